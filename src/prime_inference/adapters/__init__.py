@@ -1,0 +1,1 @@
+"""Implementations of the ports; the only importers of drivers."""

@@ -1,0 +1,208 @@
+"""Everything that can go wrong with a request, as one tree.
+
+    ApiError                       status  error_type
+    ├── InvalidRequest                400  invalid_request
+    │   ├── UnknownParameter          400  invalid_request
+    │   ├── UnsupportedParameter      400  invalid_request
+    │   └── ContextLengthExceeded     400  context_length_exceeded
+    ├── AuthenticationFailed          401  authentication
+    ├── PermissionDenied              403  permission_denied
+    ├── NotFound                      404  not_found
+    │   └── ModelNotFound             404  not_found
+    ├── MethodNotAllowed              405  invalid_request
+    ├── PayloadTooLarge               413  payload_too_large
+    ├── RateLimited                   429  rate_limit_exceeded
+    ├── InternalFailure               500  server
+    └── UpstreamFailure               502  provider_unavailable
+        ├── UpstreamRefused           (the upstream's own 4xx; not retried)
+        ├── UpstreamUnreachable       502  provider_unavailable
+        ├── UpstreamMalformed         502  provider_unavailable
+        ├── UpstreamCut               502  provider_unavailable
+        ├── UpstreamTimeout           504  timeout
+        └── CapacityExhausted         503  provider_overloaded
+
+`error_type` is OpenRouter's vocabulary; `kind` is the `type` field of OpenAI's error
+object and `code` its `code` field, both always strings. Callers branch on the class,
+never on the message. Messages never hold a prompt, an answer, a key or an address of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class ApiError(Exception):
+    """An error with a place in the public contract.
+
+    `param` names the request field at fault, in JSON path form; `retry_after` is in
+    seconds and becomes the `Retry-After` header; `details` is extra machine-readable data.
+    """
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "server_error"
+    code: ClassVar[str] = "internal_error"
+    error_type: ClassVar[str] = "server"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        details: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        self.details = dict(details or {})
+
+
+class InvalidRequest(ApiError):
+    """The request cannot be served as it stands; repeating it changes nothing."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "invalid_value"
+    error_type = "invalid_request"
+
+
+class UnknownParameter(InvalidRequest):
+    """A field that this API does not have."""
+
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A field of OpenAI's API that this model or this gateway cannot honour."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and requested answer do not fit the model's context window."""
+
+    code = "context_length_exceeded"
+    error_type = "context_length_exceeded"
+
+
+class AuthenticationFailed(ApiError):
+    """No API key, or one that is not valid."""
+
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+    error_type = "authentication"
+
+
+class PermissionDenied(ApiError):
+    """A valid key that may not do this."""
+
+    status = 403
+    kind = "permission_error"
+    code = "permission_denied"
+    error_type = "permission_denied"
+
+
+class NotFound(ApiError):
+    """No such resource or path."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code = "not_found"
+    error_type = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """A model that the catalogue does not hold; the message names the nearest ones."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(ApiError):
+    """The path exists, with another method."""
+
+    status = 405
+    kind = "invalid_request_error"
+    code = "method_not_allowed"
+    error_type = "invalid_request"
+
+
+class PayloadTooLarge(ApiError):
+    """The body is larger than the gateway reads."""
+
+    status = 413
+    kind = "invalid_request_error"
+    code = "payload_too_large"
+    error_type = "payload_too_large"
+
+
+class RateLimited(ApiError):
+    """A limit of the caller's own is reached."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    error_type = "rate_limit_exceeded"
+
+
+class InternalFailure(ApiError):
+    """A defect of ours; the details are in the log under the request id, not in the answer."""
+
+
+class UpstreamFailure(ApiError):
+    """An attempt on a deployment did not give a whole answer."""
+
+    status = 502
+    kind = "upstream_error"
+    code = "upstream_failed"
+    error_type = "provider_unavailable"
+
+
+class UpstreamRefused(UpstreamFailure):
+    """The upstream judged the request itself wrong (a 4xx other than 408, 425, 429)."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "refused_by_model"
+    error_type = "invalid_request"
+
+
+class UpstreamUnreachable(UpstreamFailure):
+    """No connection, or it broke before any byte of an answer."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamMalformed(UpstreamFailure):
+    """The upstream's bytes are not the protocol it should speak."""
+
+    code = "upstream_malformed"
+
+
+class UpstreamCut(UpstreamFailure):
+    """The answer ended without a finish reason."""
+
+    code = "upstream_cut"
+
+
+class UpstreamTimeout(UpstreamFailure):
+    """One of the attempt's clocks ran out: `clock` is connect, first_token, idle or total."""
+
+    status = 504
+    code = "upstream_timeout"
+    error_type = "timeout"
+
+    def __init__(self, message: str, *, clock: str) -> None:
+        super().__init__(message, details={"clock": clock})
+        self.clock = clock
+
+
+class CapacityExhausted(UpstreamFailure):
+    """No free slot now; refused at once rather than queued."""
+
+    status = 503
+    kind = "overloaded_error"
+    code = "capacity_exhausted"
+    error_type = "provider_overloaded"

@@ -1,0 +1,1 @@
+"""What generates tokens on this machine: the local engine and the mock engine."""

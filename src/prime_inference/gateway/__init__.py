@@ -1,0 +1,1 @@
+"""The public data plane: authenticate, rebuild, choose, attempt, relay, settle."""

@@ -1,0 +1,1 @@
+"""Protocols between the product and the outside; adapters implement them."""
