@@ -335,7 +335,9 @@ class HttpPool:
                     lambda: _Connection(self), self.origin.host, self.origin.port
                 )
         except TimeoutError:
-            raise UpstreamTimeout("The upstream did not accept a connection.", clock="connect") from None
+            raise UpstreamTimeout(
+                "The upstream did not accept a connection.", clock="connect"
+            ) from None
         except OSError as error:
             raise UpstreamUnreachable("The upstream cannot be reached.") from error
         self._all.add(connection)

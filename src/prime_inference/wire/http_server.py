@@ -349,7 +349,7 @@ class HttpServer:
         render_error: RenderError,
         *,
         check_head: HeadCheck | None = None,
-        limits: ServerLimits = ServerLimits(),  # noqa: B008  # frozen
+        limits: ServerLimits = ServerLimits(),
     ) -> None:
         self.handler = handler
         self.render_error = render_error
