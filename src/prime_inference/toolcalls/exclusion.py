@@ -39,9 +39,7 @@ def some(name: str, rules: tuple[tuple[str, str], ...]) -> str:
     return dict(rules)[name].removesuffix(f" | {EMPTY}")
 
 
-def _steps(
-    state: str, states: list[str], forbidden: tuple[str, ...]
-) -> dict[str, str | None]:
+def _steps(state: str, states: list[str], forbidden: tuple[str, ...]) -> dict[str, str | None]:
     """The characters that do not lead back to the start, and the state each leads to.
 
     That is the longest suffix that is a state; None where a forbidden substring is complete.

@@ -100,6 +100,9 @@ ANY_RECORD: Shape = (Record(free=ANY),)
 
 EVERY_TYPE = frozenset(("string", "number", "boolean", "null", "array", "object"))
 
+# What templates that print values with Python's str() write for these.
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+
 
 class Unfinished(Exception):
     """A recursive definition was needed before it was read to its end."""
