@@ -55,12 +55,22 @@ class ToolChoice(msgspec.Struct, frozen=True):
 AUTO = ToolChoice()
 
 
+# A client uses a handful of choices with the same tools; one that tries many builds anew.
+_MOST_BUILT = 32
+
+
 class ToolSet:
     """The tools of one request, by name."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.tools = tuple(tools)
         self.by_name = {tool.name: tool for tool in tools}
+        self.built: dict[object, object] = {}  # constraints, by what else they depend on
+
+    def keep(self, key: object, built: object) -> None:
+        if len(self.built) >= _MOST_BUILT:
+            self.built.clear()
+        self.built[key] = built
 
     def get(self, name: str) -> Tool | None:
         return self.by_name.get(name)
