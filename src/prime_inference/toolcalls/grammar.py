@@ -19,8 +19,10 @@ MOST_REPEATS = 1_000
 
 EMPTY = '""'
 
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_CLASS_ESCAPES = _ESCAPES | {"]": "\\]", "[": "\\[", "^": "\\u005e", "-": "\\u002d"}
+# Control characters and what a literal or a class would read as its own syntax.
+_CONTROL = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_IN_LITERAL = _CONTROL | {10: "\\n", 13: "\\r", 9: "\\t", 34: '\\"', 92: "\\\\"}
+_IN_CLASS = _IN_LITERAL | {91: "\\[", 93: "\\]", 94: "\\u005e", 45: "\\u002d"}
 
 
 class Grammar:
@@ -45,8 +47,10 @@ class Grammar:
         """Adds the rule under a name of its own that begins with `stem`."""
         return self.define(f"{stem}-{len(self._rules)}", body)
 
-    def include(self, rules: Iterable[tuple[str, str]]) -> None:
-        self._rules.update(rules)
+    def include(self, rules: Sequence[tuple[str, str]]) -> None:
+        """Adds a set of rules, unless it is there already: names of sets do not overlap."""
+        if rules[0][0] not in self._rules:
+            self._rules.update(rules)
 
     def text(self, root: str) -> str:
         """The grammar, beginning at the expression `root`."""
@@ -57,20 +61,9 @@ class Grammar:
 
 def literal(text: str) -> str:
     """The expression that matches exactly this text."""
-    if text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    return '"' + "".join(_escaped(char, _ESCAPES) for char in text) + '"'
-
-
-def _escaped(char: str, table: dict[str, str]) -> str:
-    if char in table:
-        return table[char]
-    code = ord(char)
-    if code < 0x20 or 0x7F <= code < 0xA0:
-        return f"\\u{code:04x}"
-    if char.isprintable() or char == " ":
-        return char
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    # Three replacements do for nearly all texts, in a tenth of the time that translate takes.
+    short = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{short if short.isprintable() else text.translate(_IN_LITERAL)}"'
 
 
 def character_class(ranges: Sequence[Range]) -> str:
@@ -80,13 +73,20 @@ def character_class(ranges: Sequence[Range]) -> str:
 
 def any_but(chars: str, *, control: bool = True) -> str:
     """The class of all characters but these; without the control characters if asked."""
-    body = "".join(_escaped(char, _CLASS_ESCAPES) for char in sorted(chars))
+    body = "".join(sorted(chars)).translate(_IN_CLASS)
     return "[^" + body + ("]" if control else "\\u0000-\\u001f]")
 
 
 def _range(low: int, high: int) -> str:
-    first = _escaped(chr(low), _CLASS_ESCAPES)
-    return first if low == high else f"{first}-{_escaped(chr(high), _CLASS_ESCAPES)}"
+    first = _in_class(low)
+    return first if low == high else f"{first}-{_in_class(high)}"
+
+
+def _in_class(code: int) -> str:
+    """One character of a class; beyond ASCII as a number, as some are invisible."""
+    if code < 0x80:
+        return chr(code).translate(_IN_CLASS)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def alternatives(bodies: Iterable[str]) -> str:

@@ -93,6 +93,7 @@ class JsonRules:
         self._stem = stem
         self._note = note
         self._markers = markers
+        self._heads = frozenset(marker[0] for marker in markers)
         self._defined: dict[str, str] = {}
         grammar.include(shared_rules(markers))
 
@@ -132,7 +133,7 @@ class JsonRules:
 
     def spelled(self, text: str) -> str:
         """JSON text with the markers inside its strings written as escapes."""
-        for marker in self._markers:
+        for marker in self._markers if self._heads and not self._heads.isdisjoint(text) else ():
             text = text.replace(marker, f"\\u{ord(marker[0]):04x}{marker[1:]}")
         return text
 

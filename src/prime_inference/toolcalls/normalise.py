@@ -147,7 +147,7 @@ class _Normaliser:
     def _without_references(self, name: str) -> Shape:
         """A definition with no reference at its top: what is left cannot recurse leftwards."""
         shape = self._definitions[name]
-        flat = tuple(kinds(shape, self._definitions))
+        flat = kinds(shape, self._definitions)
         if flat or not shape:
             return flat
         self._note(name, "$ref", "refers only to itself")
@@ -161,8 +161,12 @@ class _Normaliser:
         """The shape of a subschema where a value stands: a property, an item, the root."""
         if type(schema) is dict:
             name = schema.get("type")
-            if type(name) is str and schema.keys() <= _ANNOTATIONS and name in _PLAIN:
-                return _PLAIN[name]  # most properties of most tools
+            if type(name) is str and name in _PLAIN:
+                rest = schema.keys() - _ANNOTATIONS
+                if not rest:  # most properties of most tools
+                    return _PLAIN[name]
+                if name == "string" and rest == _ENUM and _all_strings(schema["enum"]):
+                    return (choice(schema["enum"]),)
         return _implied(self._read(schema, path))
 
     def _read(self, schema: object, path: str) -> Shape:
@@ -208,18 +212,17 @@ class _Normaliser:
     def _typed(self, schema: Schema, path: str) -> Shape:
         """What `type` and the keywords of single types say."""
         named = schema.get("type")
+        if isinstance(named, str) and named in TYPES:
+            return kinds_of(named, schema, path, self._shape, self._note)
         if named is None:
             return self._untyped(schema, path)
-        if isinstance(named, str):
-            named = (named,)
         if not isinstance(named, (list, tuple)) or not all(name in TYPES for name in named):
             self._note(path, "type", "not the name of a type")
             return self._untyped(schema, path)
         found: list[Kind] = []
         for name in named:
-            if name == "integer" and "number" in named:
-                continue
-            found += kinds_of(name, schema, path, self._shape, self._note)
+            if name != "integer" or "number" not in named:
+                found += kinds_of(name, schema, path, self._shape, self._note)
         return tuple(found)
 
     def _untyped(self, schema: Schema, path: str) -> Shape:
@@ -298,8 +301,17 @@ class _Normaliser:
         return (Reference(name),)
 
 
+_ENUM = {"enum"}
 _SIMPLE = _ANNOTATIONS.union(*OF_TYPE.values())
 _UNSAID = frozenset({TEXT[0], NUMBER[0], BOOLEAN[0], NULL[0], ANY_ARRAY[0], ANY_RECORD[0]})
+
+
+def _all_strings(values: object) -> bool:
+    return (
+        isinstance(values, list)
+        and 0 < len(values) <= MOST_VALUES
+        and all(type(value) is str for value in values)
+    )
 
 
 def _implied(shape: Shape) -> Shape:

@@ -27,7 +27,7 @@ def bounded(number: Number) -> str | None:
     low = None if number.low is None else Decimal(repr(number.low))
     high = None if number.high is None else Decimal(repr(number.high))
     write = _whole if number.integer else _decimal
-    bodies = []
+    bodies: list[str] = []
     if low is None or low < 0:  # -high .. -low, mirrored
         nearest = Decimal(0) if high is None or high > 0 else -high
         opened = number.below_high if high is not None and high <= 0 else False

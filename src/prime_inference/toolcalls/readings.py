@@ -24,7 +24,7 @@ class Readings:
     def __init__(self, tool: Tool, *, python_words: bool) -> None:
         normal = tool.normal
         self._definitions = normal.definitions
-        self._alternatives = tuple(kinds(normal.shape, normal.definitions))
+        self._alternatives = kinds(normal.shape, normal.definitions)
         self._python_words = python_words
         self._known: dict[str, Reading] = {}
 

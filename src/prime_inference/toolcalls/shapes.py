@@ -8,17 +8,17 @@ from, except `Reference`, which names an entry of the `Definitions` they were bu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 
-class Anything(msgspec.Struct, frozen=True):
+class Anything(msgspec.Struct, frozen=True, gc=False):
     """Every JSON value."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """One of these values, each as compact JSON text: `enum`, `const`, null, the booleans.
 
     As text, because to Python `True == 1` and `1 == 1.0`, and to JSON only the latter.
@@ -30,7 +30,7 @@ class Choice(msgspec.Struct, frozen=True):
         return [msgspec.json.decode(text) for text in self.texts]
 
 
-class Text(msgspec.Struct, frozen=True):
+class Text(msgspec.Struct, frozen=True, gc=False):
     """A string; lengths in code points, patterns in ECMA 262 syntax, all of which must match."""
 
     shortest: int = 0
@@ -38,7 +38,7 @@ class Text(msgspec.Struct, frozen=True):
     patterns: tuple[str, ...] = ()
 
 
-class Number(msgspec.Struct, frozen=True):
+class Number(msgspec.Struct, frozen=True, gc=False):
     """A number within inclusive or exclusive bounds; bounds of integers are inclusive."""
 
     integer: bool = False
@@ -48,7 +48,7 @@ class Number(msgspec.Struct, frozen=True):
     below_high: bool = False
 
 
-class Array(msgspec.Struct, frozen=True):
+class Array(msgspec.Struct, frozen=True, gc=False):
     """`prefix` in order, then `items`; `items` without kinds closes the array."""
 
     items: Shape
@@ -57,7 +57,7 @@ class Array(msgspec.Struct, frozen=True):
     longest: int | None = None
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """An object: declared properties in the caller's order, then free ones.
 
     Every required name is declared. `free` is the shape of a property that is not declared and
@@ -77,7 +77,7 @@ class Record(msgspec.Struct, frozen=True):
         return self.free != () and (self.asked_for or not self.properties)
 
 
-class Reference(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True, gc=False):
     """The shape stored under this name in the definitions; how recursion is written."""
 
     name: str
@@ -108,22 +108,26 @@ class Unfinished(Exception):
     """A recursive definition was needed before it was read to its end."""
 
 
-def kinds(shape: Shape, definitions: Definitions) -> Iterator[Kind]:
-    """The kinds of a shape with references at its top followed, each name once.
+def kinds(shape: Shape, definitions: Definitions) -> Shape:
+    """The shape with references at its top followed, each name once.
 
     Raises `Unfinished` where a name has no definition yet.
     """
+    if not any(type(kind) is Reference for kind in shape):
+        return shape
+    found: list[Kind] = []
     pending = list(reversed(shape))
     seen: set[str] = set()
     while pending:
         kind = pending.pop()
         if not isinstance(kind, Reference):
-            yield kind
+            found.append(kind)
         elif kind.name not in seen:
             seen.add(kind.name)
             if kind.name not in definitions:
                 raise Unfinished
             pending.extend(reversed(definitions[kind.name]))
+    return tuple(found)
 
 
 def same(a: object, b: object) -> bool:

@@ -8,6 +8,7 @@ string that looks like the beginning of one is left out: the reader could not te
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property, lru_cache
 
 import msgspec
 
@@ -19,7 +20,13 @@ from prime_inference.toolcalls.pattern import Unsupported
 from prime_inference.toolcalls.pattern_rules import TAG_TEXT, expression
 from prime_inference.toolcalls.shapes import (
     ANY,
+    ANY_ARRAY,
+    ANY_RECORD,
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
     PYTHON_WORDS,
+    TEXT,
     Anything,
     Array,
     Choice,
@@ -38,11 +45,13 @@ from prime_inference.toolcalls.shapes import (
 LONGEST_COUNTED = 256
 
 
+_PLAIN = {INTEGER: "integer", NUMBER: "number", ANY_ARRAY: "array", ANY_RECORD: "object"}
+
 # Names of parameters are short; a reader that waits for the end of one must not wait for ever.
 LONGEST_NAME = 256
 
 
-class TagStyle(msgspec.Struct, frozen=True):
+class TagStyle(msgspec.Struct, frozen=True, dict=True):
     """How one parameter is written: `before` name `after` value `close`.
 
     `after_other` replaces `after` where the format marks values that are no strings.
@@ -55,7 +64,36 @@ class TagStyle(msgspec.Struct, frozen=True):
     ends_value: str = ""  # the part of `close` that no string may hold; all of it by default
     python_words: bool = False  # True, False and None are written beside true, false and null
 
-    @property
+    @cached_property
+    def plain(self) -> dict[Shape, str]:
+        """What follows a name, for the shapes of most parameters of most tools."""
+        rules = _PLAIN | {BOOLEAN: group([literal(word) for word in self.words(("true", "false"))])}
+        other = self.after_rules[-1]
+        plain = {shape: f"{other} {rule} {self.close_rule}" for shape, rule in rules.items()}
+        plain[TEXT] = f"{self.after_rules[0]} text {self.close_rule}"
+        if self.after_other is None:
+            plain[ANY] = plain[TEXT]
+        return plain
+
+    def words(self, texts: Iterable[str]) -> list[str]:
+        """The spellings of a choice's values where nothing marks strings."""
+        found = []
+        for text in texts:
+            found.append(msgspec.json.decode(text, type=str) if text.startswith('"') else text)
+            if self.python_words:
+                found += [word for word, json in PYTHON_WORDS.items() if json == text]
+        return found
+
+    @cached_property
+    def after_rules(self) -> tuple[str, ...]:
+        """The expressions for `after` and, if there is one, `after_other`."""
+        return tuple(literal(one) for one in (self.after, self.after_other) if one is not None)
+
+    @cached_property
+    def close_rule(self) -> str:
+        return literal(self.close)
+
+    @cached_property
     def forbidden(self) -> str:
         return self.ends_value or self.close
 
@@ -76,6 +114,12 @@ class TagStyle(msgspec.Struct, frozen=True):
         return 0 < len(name) <= LONGEST_NAME and self.after[0] not in name and "\n" not in name
 
 
+@lru_cache(maxsize=64)
+def _text_rules(forbidden: str) -> tuple[tuple[str, str], ...]:
+    rules = excluding("text", (forbidden,))
+    return (*rules, ("some-text", some("text", rules)))
+
+
 class TagRules:
     """Writes the parameters of one tool into a grammar."""
 
@@ -94,9 +138,7 @@ class TagRules:
         self._note = note
         self._style = style
         self._json = JsonRules(grammar, definitions, stem, note, markers)
-        self._text_rules = excluding("text", (style.forbidden,))
-        grammar.include(self._text_rules)
-        grammar.define("some-text", some("text", self._text_rules))
+        grammar.include(_text_rules(style.forbidden))
 
     def parameters(self, shape: Shape, path: str) -> str:
         """An expression for the parameters of a call. Raises `Unwritable`."""
@@ -166,23 +208,24 @@ class TagRules:
                 f"{before} {literal(style.after)} {self._raw(shape, path)} {literal(style.close)}"
             )
         bodies = []
-        flat = tuple(kinds(shape, self._definitions))
+        flat = kinds(shape, self._definitions)
+        strings, others = tuple(_string_part(flat)), tuple(_other_part(flat))
         for after, part, write in (
-            (style.after, tuple(_string_part(flat)), self._raw),
-            (style.after_other, tuple(_other_part(flat)), self._json.value),
+            (style.after_rules[0], strings, self._raw),
+            (style.after_rules[1], others, self._json.value),
         ):
             try:  # a parameter is written with the marks of either or of both
                 if part:
-                    bodies.append(f"{literal(after)} {write(part, path)}")
+                    bodies.append(f"{after} {write(part, path)}")
             except Unwritable:
                 continue
         if not bodies:
             raise Unwritable(path)
-        return f"{before} {group(bodies)} {literal(style.close)}"
+        return f"{before} {group(bodies)} {style.close_rule}"
 
     def _raw(self, shape: Shape, path: str) -> str:
         """A value where nothing marks strings. Raises `Unwritable`."""
-        flat = tuple(kinds(shape, self._definitions))
+        flat = kinds(shape, self._definitions)
         if any(isinstance(kind, Anything) for kind in flat):
             return "text"
         structured = any(isinstance(kind, Array | Record) for kind in flat)
@@ -198,21 +241,14 @@ class TagRules:
 
     def _raw_kind(self, kind: Kind, path: str, *, structured: bool) -> str:
         if isinstance(kind, Choice):
-            texts = [one for text in kind.texts for one in self._raw_choice(text)]
-            kept = [literal(text) for text in texts if self._style.forbidden not in text]
+            words = self._style.words(kind.texts)
+            kept = [literal(word) for word in words if self._style.forbidden not in word]
             if not kept:
                 raise Unwritable(path)
             return group(kept)
         if isinstance(kind, Text):
             return self._raw_text(kind, path, structured=structured)
         return self._json.value((kind,), path)
-
-    def _raw_choice(self, text: str) -> list[str]:
-        """The spellings of one value of a choice."""
-        if text.startswith('"'):
-            return [msgspec.json.decode(text, type=str)]
-        words = [word for word, json in PYTHON_WORDS.items() if json == text]
-        return [text, *words] if self._style.python_words else [text]
 
     def _raw_text(self, kind: Text, path: str, *, structured: bool) -> str:
         if kind.patterns:
