@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prime_inference.domain.errors import UpstreamMalformed
 from prime_inference.domain.models import Model
-from prime_inference.gateway.clocks import AttemptClocks, ClockLimits
+from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
@@ -19,11 +19,12 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half
 class Attempts:
     """Makes attempts; each has connections, clocks and parsing state of its own."""
 
-    def __init__(self, clocks: ClockLimits) -> None:
+    def __init__(self, clocks: ClockLimits, deadlines: Deadlines) -> None:
         self._clocks = clocks
+        self._deadlines = deadlines
 
     async def stream(self, run: Run, model: Model, upstream: Upstream, relay: StreamRelay) -> None:
-        clocks = AttemptClocks(self._clocks, streamed=True)
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         response: Response | None = None
         stream = relay.begin()
         try:
@@ -41,7 +42,7 @@ class Attempts:
                 response.release() if relay.complete else response.close()
 
     async def whole(self, run: Run, model: Model, upstream: Upstream) -> bytes:
-        clocks = AttemptClocks(self._clocks, streamed=False)
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=False)
         response: Response | None = None
         try:
             response = await self._open(run, model, upstream, clocks)

@@ -18,7 +18,7 @@ from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.attempts import Attempts
-from prime_inference.gateway.clocks import ClockLimits
+from prime_inference.gateway.clocks import ClockLimits, Deadlines
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.relay import StreamRelay
@@ -48,16 +48,18 @@ class Inference:
     ) -> None:
         self._catalog = catalog
         self._upstreams = upstreams
-        self._metrics = metrics
         self._sinks = [metrics, *sinks]
-        self._attempts = Attempts(clocks)
+        self.in_flight = 0
+        metrics.in_flight.set_function(lambda: self.in_flight)
+        self._deadlines = Deadlines()
+        self._attempts = Attempts(clocks, self._deadlines)
         self._keep_alive_seconds = keep_alive_seconds
 
     async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:
         """Answer one operation. Raises ApiError if nothing has been written yet."""
         loop = asyncio.get_running_loop()
         run = Run(request_id, operation, key, loop.time(), time.time())
-        self._metrics.in_flight.inc()
+        self.in_flight += 1
         try:
             model = self._model(operation)
             run.model = model.id
@@ -81,7 +83,7 @@ class Inference:
             run.status, run.error = InternalFailure.status, InternalFailure.code
             raise
         finally:
-            self._metrics.in_flight.dec()
+            self.in_flight -= 1
             generation = run.generation(loop.time())
             for sink in self._sinks:
                 sink.record(generation)
@@ -125,6 +127,7 @@ class Inference:
             answer_id=run.answer_id,
             created=run.created,
             headers=run.headers(),
+            deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
         )
 

@@ -8,7 +8,7 @@ the deployment that was chosen. A parameter at the value that changes nothing (`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -61,8 +61,7 @@ REPLACED_BY = {
 _encoder = msgspec.json.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One request on one route. `parameters` are those an engine must honour, with values."""
 
     route: str  # the path under a deployment's base URL, e.g. chat/completions
@@ -107,7 +106,7 @@ def unsupported(name: str, model: str) -> UnsupportedParameter:
 
 def chat_operation(request: ChatRequest) -> Operation:
     prompts = _prompt_count(request.n)
-    parameters = _parameters(request)
+    parameters = _chat_fields.of(request)
     if isinstance(request.response_format, TextFormat):
         parameters.pop("response_format", None)
     if not request.tools:
@@ -141,7 +140,7 @@ def completion_operation(request: CompletionRequest) -> Operation:
         choices=prompts * _prompt_count(request.n),
         inputs=0,
         token_limit=request.token_limit,
-        parameters=_parameters(request),
+        parameters=_completion_fields.of(request),
         content={"prompt": request.prompt},
         check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
     )
@@ -157,21 +156,30 @@ def embedding_operation(request: EmbeddingRequest) -> Operation:
         choices=1,
         inputs=_list_length(request.input),
         token_limit=None,
-        parameters=_parameters(request),
+        parameters=_embedding_fields.of(request),
         content={"input": request.input},
         check=lambda model: None,
     )
 
 
-def _parameters(request: Struct) -> dict[str, Any]:
-    """What is set, not ours, and not neutral."""
-    parameters = {}
-    for name in request.__struct_fields__:
-        value = getattr(request, name)
-        if value is None or name in OWN or value in NEUTRAL.get(name, ()):
-            continue
-        parameters[name] = value
-    return parameters
+class _EngineFields:
+    """Reads what a request sets for the engine: neither ours, nor neutral, nor null."""
+
+    def __init__(self, request_type: type[Struct]) -> None:
+        self._names = [name for name in request_type.__struct_fields__ if name not in OWN]
+        self._values = attrgetter(*self._names)
+
+    def of(self, request: Struct) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in zip(self._names, self._values(request), strict=True)
+            if value is not None and value not in NEUTRAL.get(name, ())
+        }
+
+
+_chat_fields = _EngineFields(ChatRequest)
+_completion_fields = _EngineFields(CompletionRequest)
+_embedding_fields = _EngineFields(EmbeddingRequest)
 
 
 def _prompt_count(n: int | None) -> int:

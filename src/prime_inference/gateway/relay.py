@@ -7,10 +7,8 @@ the status line but no content.
 
 from __future__ import annotations
 
-import asyncio
-
 from prime_inference.domain.errors import ApiError, UpstreamFailure
-from prime_inference.gateway.clocks import AttemptClocks, Watchdog
+from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.http import Headers, Reply
 from prime_inference.wire.http_client import Response
@@ -37,6 +35,7 @@ class StreamRelay:
         answer_id: str,
         created: int,
         headers: Headers,
+        deadlines: Deadlines,
         keep_alive_seconds: float,
     ) -> None:
         self._operation = operation
@@ -44,8 +43,9 @@ class StreamRelay:
         self._answer_id = answer_id
         self._created = created
         self._headers = [*STREAM_HEADERS, *headers]
-        self._loop = asyncio.get_running_loop()
-        self._quiet = Watchdog(keep_alive_seconds, self._keep_alive)
+        self._deadlines = deadlines
+        self._keep_alive_seconds = keep_alive_seconds
+        self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
         self._stream = self.begin()
         self.first_content_at = 0.0  # event loop clock
         self.complete = False
@@ -109,7 +109,7 @@ class StreamRelay:
                 clocks.progress()
                 self._write(b"".join(pieces))
                 if not self.first_content_at:
-                    self.first_content_at = self._loop.time()
+                    self.first_content_at = self._deadlines.now()
             if stream.finished:
                 clocks.finished()
         return False
@@ -122,4 +122,4 @@ class StreamRelay:
 
     def _keep_alive(self) -> None:
         self._write(KEEP_ALIVE)
-        self._quiet.restart()
+        self._quiet.restart(self._keep_alive_seconds)
