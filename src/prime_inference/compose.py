@@ -29,6 +29,7 @@ from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
+from prime_inference.wire.http_client import Origin
 from prime_inference.wire.http_server import HttpServer
 from prime_inference.wire.openai.errors import render_error
 
@@ -93,6 +94,10 @@ class GatewayOptions:
     engine: EngineKind = "vllm"
     slots: int = 4096  # requests in flight at a time; the engine's own limit stands behind it
     context_tokens: int = 131_072
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an upstream that is no base URL."""
+        Origin.parse(self.upstream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,42 +17,47 @@ from prime_inference.cli.ports import HIGHEST_PORT, require_port
 from prime_inference.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from prime_inference.compose import Endpoint, ServeOptions
+    from collections.abc import Callable, Coroutine
+
+    from prime_inference.compose import Announce, Endpoint
 
 EPILOG = json_help(
     "One line once the server answers: {base_url, control_url, api_key, model}",
 )
 
+Host = Annotated[
+    str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every network.")
+]
 Port = Annotated[
     int,
     typer.Option(
         "--port", min=0, max=HIGHEST_PORT, help="Port of the public API; 0: any free one."
     ),
 ]
+ControlPort = Annotated[
+    int,
+    typer.Option(
+        "--control-port",
+        min=0,
+        max=HIGHEST_PORT,
+        help="Port of health and metrics; 0: any free one.",
+    ),
+]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        help="Folder of keys and usage. Default: PRIME_STATE_DIR, else"
+        " ~/.local/state/prime-inference.",
+    ),
+]
 
 
 def serve(
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every network.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Port = 8000,
-    control_port: Annotated[
-        int,
-        typer.Option(
-            "--control-port",
-            min=0,
-            max=HIGHEST_PORT,
-            help="Port of health and metrics; 0: any free one.",
-        ),
-    ] = 8001,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--state-dir",
-            help="Folder of keys and usage. Default: PRIME_STATE_DIR, else"
-            " ~/.local/state/prime-inference.",
-        ),
-    ] = None,
+    control_port: ControlPort = 8001,
+    state_dir: StateDir = None,
     cache_dir: Annotated[
         Path | None,
         typer.Option(
@@ -101,14 +106,14 @@ def serve(
       prime inference serve --model ./model.gguf --model-id acme/my-model
       prime inference serve --port 0 --control-port 0 -o json
     """
+    from prime_inference import compose
     from prime_inference.cli.folders import cache_folder, state_folder
-    from prime_inference.compose import ServeOptions
 
     terminal = Terminal(plain=plain)
     if model is not None and not model.is_file():
         raise WrongUsage(f"There is no file {model}.")
     state = state_dir or state_folder(os.environ, Path.home())
-    options = ServeOptions(
+    options = compose.ServeOptions(
         state_dir=state.absolute(),
         cache_dir=(cache_dir or cache_folder(os.environ, Path.home())).absolute(),
         host=host,
@@ -119,13 +124,18 @@ def serve(
         slots=slots,
         context_tokens=context_tokens,
     )
-    _require_ports(options)
+    require_ports(host, port, control_port)
     if until_stdin_closes:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
-    _run(options, terminal, as_json=output == "json")
+    run_server(
+        lambda announce: compose.serve(options, announce), terminal, as_json=output == "json"
+    )
 
 
-def _run(options: ServeOptions, terminal: Terminal, *, as_json: bool) -> None:
+def run_server(
+    server: Callable[[Announce], Coroutine[Any, Any, None]], terminal: Terminal, *, as_json: bool
+) -> None:
+    """Run a server and announce it; raises PortUnavailable, and what `server` raises."""
     import msgspec
 
     from prime_inference import compose
@@ -137,25 +147,25 @@ def _run(options: ServeOptions, terminal: Terminal, *, as_json: bool) -> None:
             terminal.line(announcement(endpoint))
 
     try:
-        compose.run(compose.serve(options, announce))
+        compose.run(server(announce))
     except OSError as error:  # taken by another program since it was tried
         if error.errno != errno.EADDRINUSE:
             raise
         raise PortUnavailable(
-            f"A port of {options.host} was taken while the server started.",
+            "A port was taken by another program while the server started.",
             hint="Choose others with --port and --control-port; 0 is any free one.",
         ) from error
 
 
-def _require_ports(options: ServeOptions) -> None:
+def require_ports(host: str, port: int, control_port: int) -> None:
     """Raises PortUnavailable."""
-    if options.port == options.control_port != 0:
+    if port == control_port != 0:
         raise PortUnavailable(
-            f"--port and --control-port are both {options.port}.",
+            f"--port and --control-port are both {port}.",
             hint="The control listener is not for the public: it has a port of its own.",
         )
-    require_port("--port", options.host, options.port)
-    require_port("--control-port", options.host, options.control_port)
+    require_port("--port", host, port)
+    require_port("--control-port", host, control_port)
 
 
 def _stop_when_stdin_closes() -> None:
