@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
@@ -26,6 +25,7 @@ from prime_inference.gateway.operations import (
     completion_operation,
     embedding_operation,
 )
+from prime_inference.gateway.request_ids import request_ids
 from prime_inference.wire.http import Reply, Request
 from prime_inference.wire.openai.bounds import SchemaBounds
 from prime_inference.wire.openai.chat_request import decode_chat_request
@@ -52,6 +52,7 @@ class Gateway:
         self._inference = inference
         self._models = models
         self._schemas = SchemaBounds()
+        self._ids = request_ids()
         self._openapi = msgspec.json.encode(openapi_document())
         self._routes: dict[str, dict[str, Endpoint]] = {
             f"{BASE}/chat/completions": {"POST": self._chat},
@@ -63,7 +64,7 @@ class Gateway:
 
     async def handle(self, request: Request, reply: Reply) -> None:
         """Serve one request; see `wire.http.Handler`."""
-        request_id = os.urandom(12).hex()
+        request_id = next(self._ids)
         try:
             await self._endpoint(request)(request, reply, request_id)
         except ApiError as error:

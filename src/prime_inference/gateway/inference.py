@@ -57,8 +57,7 @@ class Inference:
 
     async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:
         """Answer one operation. Raises ApiError if nothing has been written yet."""
-        loop = asyncio.get_running_loop()
-        run = Run(request_id, operation, key, loop.time(), time.time())
+        run = Run(request_id, operation, key, self._deadlines.now(), time.time())
         self.in_flight += 1
         try:
             model = self._model(operation)
@@ -84,7 +83,7 @@ class Inference:
             raise
         finally:
             self.in_flight -= 1
-            generation = run.generation(loop.time())
+            generation = run.generation(self._deadlines.now())
             for sink in self._sinks:
                 sink.record(generation)
 
@@ -161,28 +160,32 @@ class Inference:
         attempt: Callable[[Upstream], Awaitable[None]],
     ) -> None:
         """Try each upstream once until one answers. Raises the failure that tells most."""
-        loop = asyncio.get_running_loop()
+        now = self._deadlines.now
         failures: list[UpstreamFailure] = []
         for upstream in upstreams:
             run.deployment = upstream.deployment.id
-            began = loop.time()
+            began = now()
             try:
-                with upstream.slot():
+                upstream.take_slot()
+                try:
                     await attempt(upstream)
+                finally:
+                    upstream.give_slot()
             except UpstreamFailure as failure:
                 if isinstance(failure, UpstreamRefused):
                     raise
                 if not isinstance(failure, CapacityExhausted):
-                    upstream.statistics.failure(loop.time())
+                    upstream.statistics.failure(now())
                 failures.append(failure)
                 if run.first_token:
                     break
             else:
-                self._observe(run, upstream, loop.time() - began, loop.time())
+                self._observe(run, upstream, began, now())
                 return
         raise min(failures, key=lambda failure: isinstance(failure, CapacityExhausted))
 
     @staticmethod
-    def _observe(run: Run, upstream: Upstream, seconds: float, now: float) -> None:
+    def _observe(run: Run, upstream: Upstream, began: float, now: float) -> None:
         tokens = run.usage.completion_tokens
-        upstream.statistics.success(now, run.first_token, tokens / seconds if seconds else 0.0)
+        rate = tokens / (now - began) if now > began else 0.0
+        upstream.statistics.success(now, run.first_token, rate)

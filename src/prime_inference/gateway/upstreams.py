@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from prime_inference.domain.errors import CapacityExhausted
 from prime_inference.domain.models import Deployment
@@ -30,19 +29,17 @@ class Upstream:
         """Requests in flight per slot."""
         return self.in_flight / self.deployment.slots
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Hold one slot. Raises CapacityExhausted at once when none is free."""
+    def take_slot(self) -> None:
+        """Raises CapacityExhausted at once when none is free. Pair it with `give_slot`."""
         if self.in_flight >= self.deployment.slots:
             raise CapacityExhausted(
                 f"{self.deployment.model} is at capacity. Try again shortly.",
                 retry_after=RETRY_SECONDS,
             )
         self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
+
+    def give_slot(self) -> None:
+        self.in_flight -= 1
 
 
 class Upstreams:
