@@ -154,6 +154,12 @@ class Response:
         self.complete = True
         self._wake()
 
+    def let_go(self) -> None:
+        """The next exchange must not wait for this one's slow reader."""
+        if self._paused:
+            self._paused = False
+            self._connection.resume()
+
     def _wake(self) -> None:
         waiter = self._waiter
         if waiter is not None:
@@ -174,7 +180,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, pool: HttpPool) -> None:
         self._pool = pool
         self.loop = asyncio.get_running_loop()
-        self._parser: Any = None
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None
         self._response: Response | None = None
         self.alive = False
@@ -187,7 +193,6 @@ class _Connection(asyncio.Protocol):
     def exchange(self, data: bytes) -> Response:
         """Send a request and return its answer to come."""
         response = self._response = Response(self)
-        self._parser = httptools.HttpResponseParser(self)
         self._transport.write(data)
         return response
 
@@ -245,7 +250,7 @@ class _Connection(asyncio.Protocol):
         response, self._response = self._response, None
         assert response is not None
         self.served += 1
-        self.resume()  # a slow reader may have paused it; the next exchange must not wait for him
+        response.let_go()
         if self.alive and self._parser.should_keep_alive():
             self._pool.release(self)
         else:
