@@ -9,7 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class ListenOptions:
     port: int = 8000
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    clocks: ClockLimits = field(default_factory=ClockLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ async def listening(
         upstreams,
         metrics,
         [access_log],
-        clocks=ClockLimits(),
+        clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
     )
     loop = asyncio.get_running_loop()
