@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -68,11 +69,9 @@ def json_help(*shapes: str) -> str:
 def wants_json(args: list[str]) -> bool:
     """Whether a command line asks for JSON; it may be one that does not parse."""
     given = _before_dashes(args)
-    pairs = zip(given, [*given[1:], ""], strict=True)
-    return any(
-        (name in ("-o", "--output") and value == "json") or name in ("-ojson", "--output=json")
-        for name, value in pairs
-    )
+    if "-ojson" in given or "--output=json" in given:
+        return True
+    return any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(given))
 
 
 def wants_plain(args: list[str]) -> bool:
