@@ -90,16 +90,18 @@ class Watchdog:
 
 
 class AttemptClocks:
-    """Ends an exchange with `UpstreamTimeout` when its running clock is out."""
+    """Ends an exchange with `UpstreamTimeout` when one of its clocks is out."""
 
-    __slots__ = ("_limits", "_name", "_response", "_watchdog")
+    __slots__ = ("_limits", "_name", "_response", "_total", "_turn")
 
     def __init__(self, deadlines: Deadlines, limits: ClockLimits, *, streamed: bool) -> None:
         self._limits = limits
         self._name = "first_token" if streamed else "total"
-        seconds = limits.first_token if streamed else limits.total
-        self._watchdog = Watchdog(deadlines, seconds, self._expire)
         self._response: Response | None = None
+        self._total = Watchdog(deadlines, limits.total, lambda: self._expire("total"))
+        self._turn: Watchdog | None = None  # first token, then idle, then tail
+        if streamed:
+            self._turn = Watchdog(deadlines, limits.first_token, lambda: self._expire(self._name))
 
     def watch(self, response: Response) -> None:
         """The exchange to end."""
@@ -107,24 +109,36 @@ class AttemptClocks:
 
     def progress(self) -> None:
         """Content arrived: the idle clock runs from now."""
-        if self._name == "first_token":
+        if self._name == "idle":
+            assert self._turn is not None
+            self._turn.touch()
+        elif self._name == "first_token":
             self._run("idle", self._limits.idle)
-        elif self._name == "idle":
-            self._watchdog.touch()
 
     def finished(self) -> None:
         """The last finish reason arrived: only the tail may still come."""
         if self._name != "tail":
             self._run("tail", self._limits.tail)
 
+    def hold(self) -> None:
+        """The client is behind: while nothing is read, the upstream cannot be late."""
+        if self._turn is not None:
+            self._turn.cancel()
+
+    def resume(self) -> None:
+        """The client has caught up: the running clock starts over."""
+        self._run(self._name, getattr(self._limits, self._name))
+
     def stop(self) -> None:
-        self._watchdog.cancel()
+        self.hold()
+        self._total.cancel()
         self._response = None
 
     def _run(self, name: str, seconds: float) -> None:
         self._name = name
-        self._watchdog.restart(seconds)
+        if self._turn is not None:
+            self._turn.restart(seconds)
 
-    def _expire(self) -> None:
+    def _expire(self, name: str) -> None:
         if self._response is not None:
-            self._response.fail(UpstreamTimeout(MESSAGES[self._name], clock=self._name))
+            self._response.fail(UpstreamTimeout(MESSAGES[name], clock=name))

@@ -76,7 +76,9 @@ class StreamRelay:
                 if done:
                     break
                 if self._reply.congested:
+                    clocks.hold()
                     await self._reply.drained()
+                    clocks.resume()
         except UpstreamFailure:
             # with every finish reason here, a missing `[DONE]` costs the client nothing
             if not self._stream.finished:
