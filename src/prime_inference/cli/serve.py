@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prime_inference.cli.failures import PortUnavailable, WrongUsage
+from prime_inference.cli.failures import PortUnavailable, ServerFailed, WrongUsage
 from prime_inference.cli.options import Plain, TextOrJson, json_help
 from prime_inference.cli.ports import HIGHEST_PORT, require_port
 from prime_inference.cli.terminal import Terminal
@@ -135,10 +135,15 @@ def serve(
 def run_server(
     server: Callable[[Announce], Coroutine[Any, Any, None]], terminal: Terminal, *, as_json: bool
 ) -> None:
-    """Run a server and announce it; raises PortUnavailable, and what `server` raises."""
+    """Run a server and announce it. Raises PortUnavailable, ServerFailed."""
+    import logging
+
     import msgspec
 
     from prime_inference import compose
+
+    level = logging.WARNING if as_json else logging.INFO  # a program that reads JSON asks metrics
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def announce(endpoint: Endpoint) -> None:
         if as_json:
@@ -148,6 +153,8 @@ def run_server(
 
     try:
         compose.run(server(announce))
+    except compose.StateFolderError as error:
+        raise ServerFailed(str(error)) from error
     except OSError as error:  # taken by another program since it was tried
         if error.errno != errno.EADDRINUSE:
             raise
