@@ -82,6 +82,14 @@ def test_a_key_can_come_from_a_pipe_and_is_not_shown(prime: Prime, config_file: 
     assert "pi_liv...cdef" in result.output
 
 
+def test_in_json_a_change_shows_what_holds_since(prime: Prime):
+    result = prime("config", "set-team-id", "team-9", "-o", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    team = json.loads(result.stdout)["team_id"]
+    assert team["value"] == "team-9"
+    assert team["source"].startswith("team_id in ")
+
+
 def test_an_empty_key_clears_it(prime: Prime, config_file: Path):
     prime("config", "set-api-key", "secret")
     assert prime("config", "set-api-key", "").exit_code == 0
@@ -115,7 +123,9 @@ def test_a_file_that_cannot_be_used_is_named_and_left_alone(
     assert config_file.read_text(encoding="latin-1") == content
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://", "http://a b"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000", "ftp://x", "http://", "http://a b", "http://h:99999"]
+)
 def test_a_url_that_is_none_is_not_written(prime: Prime, config_file: Path, url: str):
     assert prime("config", "set-inference-url", url).exit_code == 1
     assert not config_file.exists()
