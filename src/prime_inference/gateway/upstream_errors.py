@@ -38,7 +38,7 @@ class _ErrorBody(Struct):
 
 
 class _Envelope(Struct):
-    error: Raw | None = None
+    error: Raw = Raw(b"")  # msgspec decodes no union with `Raw`
     message: str = ""
 
 
@@ -70,7 +70,7 @@ def _context_error(error: _ErrorBody, context_tokens: int) -> ContextLengthExcee
 def _parse(body: bytes) -> _ErrorBody:
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-        if envelope.error is None:
+        if not bytes(envelope.error):
             return _ErrorBody(message=envelope.message)
         return msgspec.json.decode(envelope.error, type=_ErrorBody)
     except (ValueError, RecursionError):

@@ -107,7 +107,7 @@ class AnswerStream:
     def feed(self, data: bytes) -> bytes:
         """Bytes to send for one upstream event; empty if it carries nothing for the client."""
         answer = decode_answer(data)
-        if answer.error is not None:
+        if answer.failed:
             raise UpstreamFailure("The model's engine reported an error in mid-answer.")
         self._count(answer)
         pieces = [piece for choice in answer.choices if (piece := self._choice(choice))]
@@ -172,8 +172,7 @@ class AnswerStream:
         else:
             assert choice.delta is not None
             body = _encoder.encode(self._delta(choice.delta, state))
-        logprobs = bytes(choice.logprobs) if choice.logprobs is not None else b"null"
-        return self._write(choice.index, body, logprobs, b"null")
+        return self._write(choice.index, body, bytes(choice.logprobs), b"null")
 
     def _delta(self, delta: Message, state: _ChoiceState) -> Message:
         delta.role = None if state.opened else "assistant"

@@ -19,7 +19,7 @@ def rebuild_answer(
 ) -> tuple[bytes, Usage]:
     """The client's body and its usage. Raises UpstreamFailure for anything but a whole answer."""
     answer = decode_answer(data)
-    if answer.error is not None:
+    if answer.failed:
         raise UpstreamFailure("The model's engine reported an error.")
     if len(answer.choices) != choices:
         raise UpstreamMalformed("The upstream gave another number of choices than asked for.")
