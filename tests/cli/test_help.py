@@ -35,6 +35,13 @@ def test_every_command_has_help_with_an_example(prime: Prime, path: tuple[str, .
     assert ("╭" in result.stdout) == (not plain)
 
 
+@pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["rich", "plain"])
+def test_lists_in_the_shape_of_the_json_are_shown(prime: Prime, plain):
+    assert (
+        "{current, environments: [name, ...]}" in prime("config", "envs", "--help", *plain).stdout
+    )
+
+
 def test_the_version_is_the_packages(prime: Prime):
     for option in ("--version", "-v"):
         result = prime(option)

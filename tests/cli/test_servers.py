@@ -160,6 +160,25 @@ def test_a_private_server_runs_for_as_long_as_it_is_needed(engine: str, tmp_path
     assert find_local_server(tmp_path) is None
 
 
+def test_chat_starts_a_server_asks_it_and_stops_it(
+    engine: str, prime: Prime, monkeypatch: pytest.MonkeyPatch
+):
+    used: list[Path] = []
+
+    def command(state_folder: Path, gguf: str | None) -> list[str]:
+        used.append(state_folder)
+        return gateway(engine, "-o", "json", "--state-dir", str(state_folder))
+
+    monkeypatch.setattr(private_server, "serve_command", command)
+    result = prime("inference", "chat", "--serve", "mock/plain", "hi", "--stream", "--stats")
+    assert (result.exit_code, result.stdout != "") == (0, True)
+    assert "completion tokens" in result.stderr
+    by_file = prime("inference", "chat", "--serve", "./some.gguf", "hi")
+    assert by_file.exit_code == 0  # the model that the server announced was asked
+    assert len(used) == 2
+    assert not any(folder.exists() for folder in used)
+
+
 def test_a_private_server_that_does_not_come_up_is_an_error():
     with (
         pytest.raises(ServerFailed, match="exit code 7"),

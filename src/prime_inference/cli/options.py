@@ -63,7 +63,8 @@ ERROR_SHAPE = (
 
 def json_help(*shapes: str) -> str:
     """An epilog that gives the shape of a command's `--output json`."""
-    return "\n\n".join(["JSON output (--output json):", *shapes, ERROR_SHAPE])
+    text = "\n\n".join(["JSON output (--output json):", *shapes, ERROR_SHAPE])
+    return text.replace("[", r"\[")  # a JSON list is no markup; plain help takes it back
 
 
 def wants_json(args: list[str]) -> bool:
@@ -105,7 +106,7 @@ class _PlainHelp:
 
 
 def _write_verbatim(formatter: Any, text: str | None) -> None:
-    for line in inspect.cleandoc(text or "").splitlines():
+    for line in inspect.cleandoc(text or "").replace(r"\[", "[").splitlines():
         formatter.write(f"  {line}\n" if line else "\n")
 
 
