@@ -73,7 +73,7 @@ class Inference:
             run.status, run.error = CLIENT_LEFT, "client_left"
             raise
         except ApiError as error:
-            run.outcome = "failed" if isinstance(error, UpstreamFailure) else "refused"
+            run.outcome = "failed" if _is_failure(error) else "refused"
             run.status, run.error = error.status, error.code
             if not reply.started:
                 raise
@@ -176,16 +176,26 @@ class Inference:
                     raise
                 if not isinstance(failure, CapacityExhausted):
                     upstream.statistics.failure(now())
+                if run.committed:
+                    raise
                 failures.append(failure)
-                if run.first_token:
-                    break
             else:
                 self._observe(run, upstream, began, now())
                 return
-        raise min(failures, key=lambda failure: isinstance(failure, CapacityExhausted))
+        raise min(failures, key=_says_less)
 
     @staticmethod
     def _observe(run: Run, upstream: Upstream, began: float, now: float) -> None:
         tokens = run.usage.completion_tokens
         rate = tokens / (now - began) if now > began else 0.0
         upstream.statistics.success(now, run.first_token, rate)
+
+
+def _is_failure(error: ApiError) -> bool:
+    """Whether it is a deployment's failure rather than the request's own fault."""
+    return isinstance(error, UpstreamFailure) and not isinstance(error, UpstreamRefused)
+
+
+def _says_less(failure: UpstreamFailure) -> tuple[bool, float]:
+    """A failure says more than a full deployment; of those, the one that frees up first."""
+    return isinstance(failure, CapacityExhausted), failure.retry_after or 0.0

@@ -23,7 +23,8 @@ class Run:
     model: str = ""  # the catalogue's; what a client made up never becomes a label
     deployment: str = ""
     usage: Usage = NO_USAGE
-    first_token: float = 0.0  # seconds since `started`
+    committed: bool = False  # content has been sent: no attempt may start over
+    first_token: float = 0.0  # seconds since `started`; 0 within one tick of the clock
     outcome: Outcome = "refused"
     status: int = 200
     error: str = ""
