@@ -2,18 +2,26 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import uvloop
 
-from tests.wire.peer import Connect, Peer, Serve, render_error
-
 from prime_inference.wire.http_server import HttpServer, ServerLimits
+from tests.wire.peer import Connect, Peer, Serve, render_error
 
 
 def pytest_asyncio_loop_factories():
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_collections() -> Iterator[None]:
+    """The modules' own objects are left out of the collection after every test."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from http import HTTPStatus
+from inspect import CORO_CREATED, getcoroutinestate
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from prime_inference.domain.errors import ApiError, InternalFailure, InvalidRequest
 from prime_inference.wire.http import Request, header_lines
@@ -123,10 +124,14 @@ class Connection(asyncio.Protocol):
         self._reader.close()
         self._queue.clear()
         self._decongest()
+        task = self._task
+        if task is not None and not self.ended:
+            task.cancel()
+            coroutine = cast("Coroutine[Any, Any, None]", task.get_coro())
+            if getcoroutinestate(coroutine) == CORO_CREATED:
+                self._task = None  # it will not even begin, so that it cannot end either
         if self._task is None:
             self._server.forget(self)
-        elif not self.ended:
-            self._task.cancel()
 
     def _decongest(self) -> None:
         congestion, self._congestion = self._congestion, None
