@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +28,18 @@ class Client:
 
     def __init__(self, engine: MockEngine) -> None:
         self.engine = engine
+        self._writers: list[asyncio.StreamWriter] = []
         self.http = httpx.AsyncClient(base_url=engine.base_url, timeout=5)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+        for writer in self._writers:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     async def chat(self, **fields: Any) -> httpx.Response:
         body = {"model": "any/model", "messages": HELLO, **fields}
@@ -49,6 +61,7 @@ class Client:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, (where.hostname, where.port))
         reader, writer = await asyncio.open_connection(sock=sock)
+        self._writers.append(writer)
         body = json.dumps({"model": "any/model", "messages": HELLO, **fields}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}"
         writer.write(head.encode() + b"\r\n\r\n" + body)
@@ -67,6 +80,5 @@ def streamed_text(events: list[Any], index: int = 0) -> str:
 
 @pytest.fixture
 async def client(engine: MockEngine) -> AsyncIterator[Client]:
-    client = Client(engine)
-    async with client.http:
+    async with Client(engine) as client:
         yield client

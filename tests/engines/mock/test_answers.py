@@ -230,21 +230,17 @@ async def test_bad_requests_get_an_error_object(client: Client, path, body, stat
 
 
 async def test_a_prompt_over_the_context_window_is_refused():
-    async with MockEngine(context_tokens=3) as engine:
-        client = Client(engine)
-        async with client.http:
-            answer = await client.chat()
+    async with MockEngine(context_tokens=3) as engine, Client(engine) as client:
+        answer = await client.chat()
     assert answer.status_code == 400
     assert "maximum context length is 3 tokens" in answer.json()["error"]["message"]
 
 
 async def test_an_engine_with_a_key_asks_for_it():
-    async with MockEngine(api_key="key-1") as engine:
-        client = Client(engine)
-        async with client.http:
-            assert (await client.chat()).status_code == 401
-            client.http.headers["Authorization"] = "Bearer key-1"
-            assert (await client.chat()).status_code == 200
+    async with MockEngine(api_key="key-1") as engine, Client(engine) as client:
+        assert (await client.chat()).status_code == 401
+        client.http.headers["Authorization"] = "Bearer key-1"
+        assert (await client.chat()).status_code == 200
 
 
 async def test_answers_have_ids_of_their_own(client: Client):

@@ -254,8 +254,8 @@ async def test_the_first_token_can_be_slow_with_or_without_its_head(client: Clie
 
 
 async def test_tokens_come_at_their_pace_and_the_client_that_leaves_is_counted():
-    async with MockEngine(pace=0.03, first_token=0.03) as engine:
-        reader, writer = await Client(engine).raw(stream=True)
+    async with MockEngine(pace=0.03, first_token=0.03) as engine, Client(engine) as client:
+        reader, writer = await client.raw(stream=True)
         await reader.readuntil(expected_text(HELLO, 3)[9:].encode())
         writer.close()
         await engine.quiet()
@@ -266,9 +266,9 @@ async def test_tokens_come_at_their_pace_and_the_client_that_leaves_is_counted()
 
 
 async def test_a_paced_stream_waits_for_a_client_that_does_not_read():
-    async with MockEngine(pace=0.001) as engine:
+    async with MockEngine(pace=0.001) as engine, Client(engine) as client:
         model = "mock/answer-60.huge-at-2"
-        reader, writer = await Client(engine).raw(model=model, stream=True, receive_buffer=4096)
+        reader, writer = await client.raw(model=model, stream=True, receive_buffer=4096)
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.3)  # five times what the answer takes to say
         assert engine.requests[-1].tokens == 2
