@@ -28,6 +28,7 @@ from prime_inference.gateway.control import ControlListener
 from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
+from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import Origin
@@ -156,20 +157,21 @@ async def listening(
     signal to stop and then drains. Raises StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
+    loop = asyncio.get_running_loop()
     metrics = Metrics()
-    upstreams = Upstreams(catalog)
+    upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
+    settlement = Settlement([metrics, upstreams, access_log])
     inference = Inference(
         catalog,
         upstreams,
-        metrics,
-        [access_log],
+        settlement,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
     )
-    loop = asyncio.get_running_loop()
+    metrics.in_flight.set_function(lambda: inference.in_flight)
     app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
-    control = ControlListener(metrics, not_ready)
+    control = ControlListener(metrics, settlement, not_ready)
     public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
@@ -203,6 +205,7 @@ async def listening(
         await public_server.close()
         await control_server.close()
         upstreams.close()
+        settlement.flush()
         access_log.close()
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from prime_inference.domain.errors import MethodNotAllowed, NotFound
 from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.settlement import Settlement
 from prime_inference.wire.http import Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
@@ -19,8 +20,11 @@ LAG_SECONDS = 0.5
 class ControlListener:
     """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot."""
 
-    def __init__(self, metrics: Metrics, not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self, metrics: Metrics, settlement: Settlement, not_ready: Callable[[], str | None]
+    ) -> None:
         self._metrics = metrics
+        self._settlement = settlement
         self._not_ready = not_ready
 
     async def handle(self, request: Request, reply: Reply) -> None:
@@ -35,6 +39,7 @@ class ControlListener:
             else:
                 self._send(503, {"status": "not ready", "reason": reason}, reply)
         elif request.path == "/metrics":
+            self._settlement.flush()
             reply.send(200, [METRICS_TYPE], self._metrics.render())
         else:
             reply.send(*render_error(NotFound("There are /live, /ready and /metrics here.")))

@@ -38,7 +38,8 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "store": (False,),
     "echo": (False,),
-    "logprobs": (False,),
+    "logprobs": (False,),  # of chat; in a completion 0 asks for the tokens' own
+    "encoding_format": ("float",),
     "top_logprobs": (0,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -173,8 +174,16 @@ class _EngineFields:
         return {
             name: value
             for name, value in zip(self._names, self._values(request), strict=True)
-            if value is not None and value not in NEUTRAL.get(name, ())
+            if value is not None and not _is_neutral(name, value)
         }
+
+
+def _is_neutral(name: str, value: object) -> bool:
+    # 0 and False are equal, and not the same
+    return any(
+        value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
+        for neutral in NEUTRAL.get(name, ())
+    )
 
 
 _chat_fields = _EngineFields(ChatRequest)
