@@ -42,14 +42,15 @@ KEEP_ALIVE_SECONDS = 15.0  # load balancers close connections that are silent fo
 
 ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
     "vllm": frozenset({
-        "frequency_penalty", "logit_bias", "logprobs", "min_p", "n", "parallel_tool_calls",
-        "presence_penalty", "reasoning_effort", "repetition_penalty", "response_format", "seed",
-        "stop", "temperature", "tool_choice", "tools", "top_k", "top_logprobs", "top_p",
+        "dimensions", "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
+        "n", "parallel_tool_calls", "presence_penalty", "reasoning_effort", "repetition_penalty",
+        "response_format", "seed", "stop", "temperature", "tool_choice", "tools", "top_k",
+        "top_logprobs", "top_p",
     }),
     "openai": frozenset({
-        "frequency_penalty", "logit_bias", "logprobs", "n", "parallel_tool_calls",
-        "presence_penalty", "reasoning_effort", "response_format", "seed", "stop", "temperature",
-        "tool_choice", "tools", "top_logprobs", "top_p",
+        "dimensions", "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "n",
+        "parallel_tool_calls", "presence_penalty", "reasoning_effort", "response_format", "seed",
+        "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
         "frequency_penalty", "logit_bias", "logprobs", "min_p", "presence_penalty",

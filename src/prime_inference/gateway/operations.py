@@ -7,7 +7,7 @@ the deployment that was chosen. A parameter at the value that changes nothing (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -38,7 +38,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "store": (False,),
     "echo": (False,),
-    "logprobs": (False,),  # of chat; in a completion 0 asks for the tokens' own
+    "logprobs": (False,),
     "encoding_format": ("float",),
     "top_logprobs": (0,),
     "frequency_penalty": (0,),
@@ -166,7 +166,10 @@ def embedding_operation(request: EmbeddingRequest) -> Operation:
 class _EngineFields:
     """Reads what a request sets for the engine: neither ours, nor neutral, nor null."""
 
-    def __init__(self, request_type: type[Struct]) -> None:
+    def __init__(
+        self, request_type: type[Struct], neutral: Mapping[str, tuple[object, ...]] = NEUTRAL
+    ) -> None:
+        self._neutral = neutral
         self._names = [name for name in request_type.__struct_fields__ if name not in OWN]
         self._values = attrgetter(*self._names)
 
@@ -174,20 +177,15 @@ class _EngineFields:
         return {
             name: value
             for name, value in zip(self._names, self._values(request), strict=True)
-            if value is not None and not _is_neutral(name, value)
+            if value is not None and value not in self._neutral.get(name, ())
         }
 
 
-def _is_neutral(name: str, value: object) -> bool:
-    # 0 and False are equal, and not the same
-    return any(
-        value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
-        for neutral in NEUTRAL.get(name, ())
-    )
-
-
 _chat_fields = _EngineFields(ChatRequest)
-_completion_fields = _EngineFields(CompletionRequest)
+_completion_fields = _EngineFields(
+    CompletionRequest,
+    {**NEUTRAL, "logprobs": ()},  # 0 asks for the tokens' own, and equals False
+)
 _embedding_fields = _EngineFields(EmbeddingRequest)
 
 

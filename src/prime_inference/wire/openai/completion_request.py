@@ -27,6 +27,7 @@ from prime_inference.wire.openai.decode import decode
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+Text = Annotated[str, Meta(min_length=1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -38,7 +39,7 @@ class CompletionRequest(_Closed):
 
     model: ModelName
     prompt: str | list[Any]
-    best_of: Any = None
+    best_of: Choices | None = None
     echo: Literal[False] | bool | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
@@ -110,7 +111,7 @@ def _check_prompts(value: str | list[Any], param: str, limit: int) -> None:
         return
     if len(value) > limit:
         raise InvalidRequest(f"'{param}' has more than {limit} items.", param=param)
-    if not _fits(value, list[Annotated[str, Meta(min_length=1)]] | list[TokenIds]):
+    if not _fits(value, list[Text]) and not _fits(value, list[TokenIds]):
         raise InvalidRequest(
             f"Invalid value for '{param}': expected a string, a list of strings, a list of token"
             " ids, or a list of lists of token ids.",
