@@ -28,7 +28,7 @@ never on the message. Messages never hold a prompt, an answer, a key or an addre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 
@@ -121,12 +121,16 @@ class ModelNotFound(NotFound):
 
 
 class MethodNotAllowed(ApiError):
-    """The path exists, with another method."""
+    """The path exists, with another method; `allowed` are those it takes."""
 
     status = 405
     kind = "invalid_request_error"
     code = "method_not_allowed"
     error_type = "invalid_request"
+
+    def __init__(self, message: str, *, allowed: Sequence[str]) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
 
 
 class PayloadTooLarge(ApiError):

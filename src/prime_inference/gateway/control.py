@@ -15,6 +15,7 @@ from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
 METRICS_TYPE = (b"content-type", b"text/plain; version=1.0.0; charset=utf-8")
 LAG_SECONDS = 0.5
+READING = ("GET", "HEAD")
 
 
 class ControlListener:
@@ -29,7 +30,9 @@ class ControlListener:
 
     async def handle(self, request: Request, reply: Reply) -> None:
         if request.method not in ("GET", "HEAD"):
-            reply.send(*render_error(MethodNotAllowed(f"{request.path} takes GET.")))
+            reply.send(
+                *render_error(MethodNotAllowed(f"{request.path} takes GET.", allowed=READING))
+            )
         elif request.path == "/live":
             self._send(200, {"status": "live"}, reply)
         elif request.path == "/ready":

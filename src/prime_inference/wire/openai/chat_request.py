@@ -296,6 +296,6 @@ def _check_tools(request: ChatRequest, schemas: SchemaBounds) -> None:
         )
     if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
         raise InvalidRequest(
-            f"'tool_choice' names '{choice.function.name}', which is not among 'tools'.",
+            "'tool_choice' names a function that is not among 'tools'.",
             param="tool_choice.function.name",
         )
