@@ -9,6 +9,7 @@ import uvloop
 
 from prime_inference.wire.http_server import HttpServer, ServerLimits
 from tests.wire.peer import Connect, Peer, Serve, render_error
+from tests.wire.upstream import StartUpstream, Upstream
 
 
 def pytest_asyncio_loop_factories():
@@ -68,3 +69,18 @@ async def connect() -> AsyncIterator[Connect]:
     yield open_peer
     for peer in peers:
         await peer.close()
+
+
+@pytest.fixture
+async def upstream(quiet_loop: None) -> AsyncIterator[StartUpstream]:
+    """Starts upstreams that follow a script: `await upstream(script)`."""
+    upstreams: list[Upstream] = []
+
+    async def start(script):
+        upstream = await Upstream.start(script)
+        upstreams.append(upstream)
+        return upstream
+
+    yield start
+    for upstream in upstreams:
+        await upstream.close()
