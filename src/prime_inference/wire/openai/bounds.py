@@ -22,7 +22,7 @@ MAX_LOGIT_BIASES = 1024  # OpenAI's own limit is 300 in practice
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64  # OpenAI allows 10 levels of properties, each about 4 levels of JSON
-MAX_PROMPTS = 128  # of a completions or embeddings request
+MAX_PROMPTS = 128  # of a completions request, times its `n`
 MAX_INPUTS = 2048  # OpenAI's limit for embeddings
 MAX_SCHEMAS_REMEMBERED = 4096  # 32 bytes each
 

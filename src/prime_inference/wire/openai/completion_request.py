@@ -84,7 +84,11 @@ _embeddings = msgspec.json.Decoder(EmbeddingRequest)
 def decode_completion_request(body: bytes) -> CompletionRequest:
     """Raises InvalidRequest."""
     request = decode(_completions, body)
-    _check_prompts(request.prompt, "prompt", MAX_PROMPTS)
+    prompts = _check_prompts(request.prompt, "prompt", MAX_PROMPTS)
+    if prompts * (request.n or 1) > MAX_PROMPTS:
+        raise InvalidRequest(
+            f"'n' times the number of prompts is more than {MAX_PROMPTS}.", param="n"
+        )
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
@@ -99,16 +103,16 @@ def decode_embedding_request(body: bytes) -> EmbeddingRequest:
     return request
 
 
-def _check_prompts(value: str | list[Any], param: str, limit: int) -> None:
-    """Text, token ids, a list of texts, or a list of lists of token ids."""
+def _check_prompts(value: str | list[Any], param: str, limit: int) -> int:
+    """How many prompts: text, token ids, a list of texts, or a list of lists of token ids."""
     if isinstance(value, str):
         if not value:
             raise InvalidRequest(f"'{param}' must not be empty.", param=param)
-        return
+        return 1
     if not value:
         raise InvalidRequest(f"'{param}' must not be an empty list.", param=param)
     if _fits(value, TokenIds):
-        return
+        return 1
     if len(value) > limit:
         raise InvalidRequest(f"'{param}' has more than {limit} items.", param=param)
     if not _fits(value, list[Text]) and not _fits(value, list[TokenIds]):
@@ -117,6 +121,7 @@ def _check_prompts(value: str | list[Any], param: str, limit: int) -> None:
             " ids, or a list of lists of token ids.",
             param=param,
         )
+    return len(value)
 
 
 def _fits(value: object, target: Any) -> bool:
