@@ -168,15 +168,14 @@ class HttpPool:
             ) from None
         except (OSError, UnicodeError) as error:  # UnicodeError: no host can have such a name
             raise UpstreamUnreachable("The upstream cannot be reached.") from error
-        if self._closed:
+        # only now is it certain to be told of its end: a connect that is cancelled is not
+        if self._closed or not connection.alive:
             connection.abort()
-            raise UpstreamUnreachable("The upstream is no longer in use.")
+            raise UpstreamUnreachable("The upstream closed the connection at once.")
+        self._all.add(connection)
         return connection
 
     # -- called by connections
-
-    def adopt(self, connection: ClientConnection) -> None:
-        self._all.add(connection)
 
     def release(self, connection: ClientConnection) -> None:
         if len(self._idle) < self._idle_limit:

@@ -187,7 +187,6 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self.alive = True
-        self._pool.adopt(self)
 
     def data_received(self, data: bytes) -> None:
         if self._response is None:  # bytes that nobody asked for: never trust this socket again
