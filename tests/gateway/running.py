@@ -162,10 +162,13 @@ class RunningGateway:
     async def generations(self, count: int) -> list[dict[str, Any]]:
         """The account of generations once `count` of them stand in it, and not one more."""
         path = self.state_dir / "generations.jsonl"
-        await eventually(lambda: len(path.read_bytes().splitlines()) >= count)
-        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        lines: list[bytes] = []
+        async with asyncio.timeout(2):
+            while len(lines) < count:
+                await self.client.get(f"{self.control_url}/metrics")  # writes what is gathered
+                lines = path.read_bytes().splitlines()
         assert len(lines) == count
-        return lines
+        return [json.loads(line) for line in lines]
 
     async def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of that name whose labels hold `labels`."""
