@@ -21,6 +21,8 @@
         ├── UpstreamTimeout           504  timeout
         └── CapacityExhausted         503  provider_overloaded
 
+`CannotStart` stands apart: nobody has asked anything yet.
+
 `error_type` is OpenRouter's vocabulary; `kind` is the `type` field of OpenAI's error
 object and `code` its `code` field, both always strings. Callers branch on the class,
 never on the message. Messages never hold a prompt, an answer, a key or an address of ours.
@@ -210,3 +212,7 @@ class CapacityExhausted(UpstreamFailure):
     kind = "overloaded_error"
     code = "capacity_exhausted"
     error_type = "provider_overloaded"
+
+
+class CannotStart(Exception):
+    """A process of ours cannot start; the message says why and what to do about it."""
