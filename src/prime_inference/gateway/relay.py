@@ -14,7 +14,7 @@ from prime_inference.wire.http import Reply, header_lines
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.stream import AnswerStream
-from prime_inference.wire.sse import DONE, SseFramer
+from prime_inference.wire.sse import DONE, SseFramer, event_data
 
 STREAM_HEADERS = header_lines(
     [
@@ -81,6 +81,8 @@ class StreamRelay:
                     clocks.hold()
                     await self._reply.drained()
                     clocks.resume()
+            if (tail := event_data(framer.end())) is not None:
+                self._forward([tail], clocks)  # an event that the end of the body completes
         except UpstreamFailure:
             # with every finish reason here, a missing `[DONE]` costs the client nothing
             if not self._stream.finished:
