@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-PAUSE_SECONDS = 0.01  # so that pieces arrive as reads of their own
+PAUSE_SECONDS = 0.003  # so that pieces arrive as reads of their own
 
 
 def event(chunk: Any) -> bytes:
