@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 import uvloop
 
+from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.engines.mock import MockEngine
 
 from .running import OTHER_MODEL, RunningGateway, deployment, running
@@ -36,8 +39,16 @@ async def spare() -> AsyncIterator[MockEngine]:
         yield engine
 
 
+@pytest.fixture(scope="session")
+def state_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state folder with its key. A new one is synchronised to disk, which takes its time."""
+    folder = tmp_path_factory.mktemp("template") / "state"
+    FileKeyStore.open(folder, 0)
+    return folder
+
+
 @pytest_asyncio.fixture
-async def start_gateway(tmp_path: Path) -> AsyncIterator[StartGateway]:
+async def start_gateway(tmp_path: Path, state_template: Path) -> AsyncIterator[StartGateway]:
     """Starts gateways over engines (or base URLs); options as `running` takes them.
 
     `slots` goes into each deployment, `kinds` are what the engines are.
@@ -58,6 +69,7 @@ async def start_gateway(tmp_path: Path) -> AsyncIterator[StartGateway]:
             if urls:
                 deployments.append(deployment(99, urls[0], id="vision", model=OTHER_MODEL))
             state_dir = tmp_path / f"gateway-{started}"
+            shutil.copytree(state_template, state_dir)
             return await stack.enter_async_context(running(state_dir, deployments, **options))
 
         yield start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.gateway.scripted_engine import (
     usage,
 )
 
-WITH_USAGE = {"stream_options": {"include_usage": True}}
+WITH_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 SHORT = ClockLimits(first_token=0.2, idle=0.2, tail=0.2)
 
 
