@@ -47,7 +47,10 @@ class SchemaBounds:
         if digest in self._passed:
             self._passed.move_to_end(digest)
             return
-        value = _json.decode(raw)
+        try:
+            value = _json.decode(raw)
+        except (ValueError, RecursionError):  # the request's decoder passes over what is inside
+            raise InvalidRequest(f"'{param}' is not valid JSON.", param=param) from None
         if not isinstance(value, dict):
             raise InvalidRequest(f"'{param}' must be a JSON schema object.", param=param)
         if nesting(value) > MAX_SCHEMA_DEPTH:
