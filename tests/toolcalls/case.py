@@ -83,9 +83,7 @@ def glm45(name: str = "f", /, **values: str) -> str:
 
 def coder(name: str = "f", /, **values: str) -> str:
     """A call as Qwen3-Coder writes it."""
-    inside = "".join(
-        f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items()
-    )
+    inside = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
     return f"<tool_call>\n<function={name}>\n{inside}</function>\n</tool_call>"
 
 

@@ -1,8 +1,23 @@
 """Reports of text around and inside calls that was lost, cut or doubled, with relatives."""
 
+# ruff: noqa: E501  (one case, one line: the table is read downwards)
+
 from __future__ import annotations
 
-from tests.toolcalls.case import Case, case, coder, deepseek, deepseek_call, dsml, glm, glm45, hermes, kimi, kimi_call, llama
+from tests.toolcalls.case import (
+    Case,
+    case,
+    coder,
+    deepseek,
+    deepseek_call,
+    dsml,
+    glm,
+    glm45,
+    hermes,
+    kimi,
+    kimi_call,
+    llama,
+)
 
 S = {"v": "string"}
 TWO = [("f", {"v": "1"}), ("g", {})]

@@ -1,8 +1,23 @@
 """Reports of values that came out as something else, with relatives of each."""
 
+# ruff: noqa: E501  (one case, one line: the table is read downwards)
+
 from __future__ import annotations
 
-from tests.toolcalls.case import Case, case, coder, deepseek, deepseek_call, dsml, glm, glm45, hermes, kimi, kimi_call, llama
+from tests.toolcalls.case import (
+    Case,
+    case,
+    coder,
+    deepseek,
+    deepseek_call,
+    dsml,
+    glm,
+    glm45,
+    hermes,
+    kimi,
+    kimi_call,
+    llama,
+)
 
 S = {"text": "string"}
 NULLABLE = {"v": ["string", "null"]}
@@ -21,15 +36,73 @@ CODE = "    if x:\n        return 1\n"
 
 ENTITIES: list[Case] = [
     # Text in tags is not XML. Nothing is unescaped, once or twice.
-    case(1, "ai-dynamo/frontend-crates#249", "glm-4.7", S, glm(text="&lt;tag&gt; &amp;"), {"text": "&lt;tag&gt; &amp;"}),
-    case(1, "the same with numbers", "glm-4.5", S, glm45(text="&#60;&#x3c;&apos;"), {"text": "&#60;&#x3c;&apos;"}),
-    case(1, "the same in Qwen's tags", "qwen3-coder", S, coder(text="a &lt; b &amp;&amp; c"), {"text": "a &lt; b &amp;&amp; c"}),
-    case(1, "the same in DSML", "deepseek-v3.2", S, dsml(text="&lt;/p&gt;"), {"text": "&lt;/p&gt;"}),
-    case(1, "the same inside JSON", "hermes", S, hermes({"text": "&quot;&lt;"}), {"text": "&quot;&lt;"}),
-    case(2, "ai-dynamo/frontend-crates#249", "glm-4.7", {"o": "object"}, glm(o='{"text":"&quot;"}'), {"o": {"text": "&quot;"}}),
-    case(2, "an array", "glm-4.7", {"o": "array"}, glm(o='["&quot;", "&amp;quot;"]'), {"o": ["&quot;", "&amp;quot;"]}),
-    case(2, "an object in Qwen's tags", "qwen3-coder", {"o": "object"}, coder(o='{"a": "&lt;"}'), {"o": {"a": "&lt;"}}),
-    case(2, "an object in DSML", "deepseek-v3.2", {"o": "object"}, dsml(o='={"a": "&quot;"}'), {"o": {"a": "&quot;"}}),
+    case(
+        1,
+        "ai-dynamo/frontend-crates#249",
+        "glm-4.7",
+        S,
+        glm(text="&lt;tag&gt; &amp;"),
+        {"text": "&lt;tag&gt; &amp;"},
+    ),
+    case(
+        1,
+        "the same with numbers",
+        "glm-4.5",
+        S,
+        glm45(text="&#60;&#x3c;&apos;"),
+        {"text": "&#60;&#x3c;&apos;"},
+    ),
+    case(
+        1,
+        "the same in Qwen's tags",
+        "qwen3-coder",
+        S,
+        coder(text="a &lt; b &amp;&amp; c"),
+        {"text": "a &lt; b &amp;&amp; c"},
+    ),
+    case(
+        1, "the same in DSML", "deepseek-v3.2", S, dsml(text="&lt;/p&gt;"), {"text": "&lt;/p&gt;"}
+    ),
+    case(
+        1,
+        "the same inside JSON",
+        "hermes",
+        S,
+        hermes({"text": "&quot;&lt;"}),
+        {"text": "&quot;&lt;"},
+    ),
+    case(
+        2,
+        "ai-dynamo/frontend-crates#249",
+        "glm-4.7",
+        {"o": "object"},
+        glm(o='{"text":"&quot;"}'),
+        {"o": {"text": "&quot;"}},
+    ),
+    case(
+        2,
+        "an array",
+        "glm-4.7",
+        {"o": "array"},
+        glm(o='["&quot;", "&amp;quot;"]'),
+        {"o": ["&quot;", "&amp;quot;"]},
+    ),
+    case(
+        2,
+        "an object in Qwen's tags",
+        "qwen3-coder",
+        {"o": "object"},
+        coder(o='{"a": "&lt;"}'),
+        {"o": {"a": "&lt;"}},
+    ),
+    case(
+        2,
+        "an object in DSML",
+        "deepseek-v3.2",
+        {"o": "object"},
+        dsml(o='={"a": "&quot;"}'),
+        {"o": {"a": "&quot;"}},
+    ),
     case(4, "dynamo glm47 v1", "glm-4.7", S, glm(text="&amp;quot;"), {"text": "&amp;quot;"}),
     case(4, "thrice", "glm-4.7", S, glm(text="&amp;amp;lt;"), {"text": "&amp;amp;lt;"}),
     case(4, "in Qwen's tags", "qwen3-coder", S, coder(text="&amp;quot;"), {"text": "&amp;quot;"}),

@@ -43,6 +43,7 @@ from prime_inference.toolcalls.shapes import (
     Reference,
     Shape,
     Text,
+    json_text,
 )
 
 Note = Callable[[str, str, str], None]  # path, keyword, why it is not enforced
@@ -119,7 +120,7 @@ class JsonRules:
             case Text():
                 return self._text(kind, path)
             case Choice():
-                return group([literal(self.spelled(text)) for text in kind.texts])
+                return group([self._fixed(text) for text in kind.texts])
             case Number():
                 return self._number(kind, path)
             case Record():
@@ -130,6 +131,20 @@ class JsonRules:
                 return self._reference(kind, path)
             case Anything():
                 return "any"
+
+    def _fixed(self, text: str) -> str:
+        """One value, with whitespace where JSON has it; `text` is its JSON."""
+        if text[0] not in "[{":
+            return literal(self.spelled(text))
+        value = msgspec.json.decode(text)
+        if isinstance(value, dict):
+            items = [f"{self._key(key)} ws {self._fixed(json_text(v))}" for key, v in value.items()]
+        else:
+            items = [self._fixed(json_text(one)) for one in value]
+        inside = f" {_COMMA} ".join(items)
+        return (
+            f'"{text[0]}" ws {inside} ws "{text[-1]}"' if items else f'"{text[0]}" ws "{text[-1]}"'
+        )
 
     def spelled(self, text: str) -> str:
         """JSON text with the markers inside its strings written as escapes."""
@@ -285,8 +300,3 @@ class JsonRules:
         if most == 0:
             return item
         return f"{item} {repeat(more, max(shortest - 1, 0), most)}"
-
-
-def json_text(value: object) -> str:
-    """Compact JSON as it stands in a choice or a key."""
-    return msgspec.json.encode(value).decode()

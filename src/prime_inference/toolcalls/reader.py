@@ -153,17 +153,19 @@ def skip_space(reader: Reader) -> Steps[bool]:
         yield
 
 
+def peek(reader: Reader, marks: Marks) -> Steps[str | None]:
+    """The mark that stands here; None if none does."""
+    while not reader.ended and marks.may_begin(reader.text, reader.at):
+        yield
+    return marks.match(reader.text, reader.at)
+
+
 def take(reader: Reader, marks: Marks) -> Steps[str | None]:
     """Goes past the mark that stands here and returns it; None if none does."""
-    while True:
-        found = marks.match(reader.text, reader.at)
-        longer = not reader.ended and marks.may_begin(reader.text, reader.at)
-        if longer:
-            yield
-            continue
-        if found is not None:
-            reader.at += len(found)
-        return found
+    found = yield from peek(reader, marks)
+    if found is not None:
+        reader.at += len(found)
+    return found
 
 
 def copy_value(reader: Reader, close: Marks, followers: Marks, sink: Sink) -> Steps[bool]:

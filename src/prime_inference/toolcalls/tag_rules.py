@@ -241,8 +241,9 @@ class TagRules:
 
     def _raw_kind(self, kind: Kind, path: str, *, structured: bool) -> str:
         if isinstance(kind, Choice):
-            words = self._style.words(kind.texts)
+            words = self._style.words(t for t in kind.texts if t[0] not in "[{")
             kept = [literal(word) for word in words if self._style.forbidden not in word]
+            kept += [self._json.value((Choice((t,)),), path) for t in kind.texts if t[0] in "[{"]
             if not kept:
                 raise Unwritable(path)
             return group(kept)

@@ -18,6 +18,7 @@ from prime_inference.toolcalls.reader import (
     Steps,
     copy_until,
     copy_value,
+    peek,
     skip_space,
     take,
 )
@@ -164,11 +165,11 @@ class TaggedCall(ToolFormat):
 
     def _skip_stray(self, reader: Reader, sink: CallSink) -> Steps[bool]:
         """Goes past text that is no part of a call; false where the call is surely over."""
-        if self._stops.match(reader.text, reader.at) is not None:
+        if (yield from peek(reader, self._stops)) is not None:
             return False
         stray: list[str] = []
-        if (mark := self._next.match(reader.text, reader.at)) is not None:
-            reader.at += len(mark)  # the beginning of a parameter that is none
+        mark = yield from take(reader, self._next)
+        if mark is not None:  # the beginning of a parameter that is none
             stray.append(mark)
         yield from copy_until(reader, self._next, stray.append)
         sink.broken("text that is no argument", "".join(stray).strip())
