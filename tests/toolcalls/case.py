@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prime_inference.toolcalls.parser import ReasoningMode
 from prime_inference.toolcalls.tools import ToolSet, read_tools
 
 Json = Any
@@ -35,7 +36,7 @@ class Case:
     reasoning: str | None = None
     buckets: Sequence[str] = ()
     schema: Mapping[str, Json] = field(default_factory=dict)  # of `f`, besides its properties
-    mode: str = "none"  # how reasoning begins
+    mode: ReasoningMode = "none"  # how reasoning begins
 
     @property
     def tools(self) -> ToolSet:

@@ -59,7 +59,9 @@ def strings(draw: st.DrawFn) -> tuple[Schema, st.SearchStrategy[Json]]:
             if high is not None:
                 schema["maxLength"] = high
             alphabet = st.characters(exclude_categories=["Cs"], exclude_characters="<")
-            return schema, st.text(alphabet, min_size=low, max_size=high or low + 9)
+            return schema, st.text(
+                alphabet, min_size=low, max_size=low + 9 if high is None else high
+            )
         case "pattern":
             pattern = draw(st.sampled_from(sorted(PATTERNS)))
             return {"type": "string", "pattern": pattern}, st.sampled_from(PATTERNS[pattern])
@@ -79,8 +81,8 @@ def numbers(draw: st.DrawFn) -> tuple[Schema, st.SearchStrategy[Json]]:
         return {"type": "integer", "minimum": low, "maximum": high}, st.integers(low, high)
     if draw(st.booleans()):
         return {"type": "number"}, st.one_of(integers, floats)
-    low = draw(st.integers(-50, 50)) / 4
-    return {"type": "number", "minimum": low}, st.integers(0, 4000).map(lambda n: low + n / 8)
+    least = draw(st.integers(-50, 50)) / 4
+    return {"type": "number", "minimum": least}, st.integers(0, 4000).map(lambda n: least + n / 8)
 
 
 scalars = st.one_of(
@@ -115,7 +117,7 @@ def choices(draw: st.DrawFn) -> tuple[Schema, st.SearchStrategy[Json]]:
 def unions(draw: st.DrawFn, inner: Any) -> tuple[Schema, st.SearchStrategy[Json]]:
     schema, values = draw(inner)
     if "type" in schema and isinstance(schema["type"], str) and draw(st.booleans()):
-        if draw(st.booleans()) and "enum" not in schema:
+        if draw(st.booleans()) and "enum" not in schema and schema["type"] != "null":
             return schema | {"type": [schema["type"], "null"]}, st.none() | values
         return schema | {"nullable": True}, st.none() | values
     other, others = draw(scalars)

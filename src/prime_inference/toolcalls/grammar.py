@@ -24,6 +24,9 @@ _CONTROL = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 _IN_LITERAL = _CONTROL | {10: "\\n", 13: "\\r", 9: "\\t", 34: '\\"', 92: "\\\\"}
 _IN_CLASS = _IN_LITERAL | {91: "\\[", 93: "\\]", 94: "\\u005e", 45: "\\u002d"}
 
+_CONTROLS = "\\u0000-\\u001f"
+_SURROGATES = "\\ud800-\\udfff"
+
 
 class Grammar:
     """Rules by name. A body is an expression; `alternatives` and `group` build them."""
@@ -72,9 +75,12 @@ def character_class(ranges: Sequence[Range]) -> str:
 
 
 def any_but(chars: str, *, control: bool = True) -> str:
-    """The class of all characters but these; without the control characters if asked."""
+    """The class of all characters but these; without the control characters if asked.
+
+    Surrogates are no characters. Both engines would let their bytes pass, and no reader does.
+    """
     body = "".join(sorted(chars)).translate(_IN_CLASS)
-    return "[^" + body + ("]" if control else "\\u0000-\\u001f]")
+    return f"[^{body}{'' if control else _CONTROLS}{_SURROGATES}]"
 
 
 def _range(low: int, high: int) -> str:

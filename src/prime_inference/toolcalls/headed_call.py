@@ -11,7 +11,7 @@ from prime_inference.toolcalls.call_sink import CallSink
 from prime_inference.toolcalls.format import Frame, Opening, ToolFormat
 from prime_inference.toolcalls.grammar import Grammar, literal
 from prime_inference.toolcalls.json_reader import copy_json
-from prime_inference.toolcalls.json_rules import JsonRules, Note
+from prime_inference.toolcalls.json_rules import JsonRules, Note, escaped
 from prime_inference.toolcalls.reader import (
     Header,
     Marks,
@@ -75,9 +75,7 @@ class HeadedCall(ToolFormat):
 
     def render(self, name: str, arguments: Mapping[str, object], index: int) -> str:
         number = f":{index}" if self._numbered else ""
-        text = json.dumps(arguments, ensure_ascii=False)
-        for marker in self._markers:  # as no token may stand there
-            text = text.replace(marker, f"\\u{ord(marker[0]):04x}{marker[1:]}")
+        text = escaped(json.dumps(arguments, ensure_ascii=False), self._markers)
         head = f"{self.frame.begin}{self._prefix}{name}{number}"
         return f"{head}{self._before_arguments}{text}{self.frame.end}"
 

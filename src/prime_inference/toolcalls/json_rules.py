@@ -78,6 +78,14 @@ def shared_rules(markers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     )
 
 
+def escaped(text: str, markers: tuple[str, ...]) -> str:
+    """JSON text with the markers inside its strings written with an escape."""
+    if "<" in text:  # as every marker begins
+        for marker in markers:
+            text = text.replace(marker, f"\\u{ord(marker[0]):04x}{marker[1:]}")
+    return text
+
+
 class JsonRules:
     """Writes the rules of one schema into a grammar; `stem` begins the names of its rules."""
 
@@ -94,7 +102,6 @@ class JsonRules:
         self._stem = stem
         self._note = note
         self._markers = markers
-        self._heads = frozenset(marker[0] for marker in markers)
         self._defined: dict[str, str] = {}
         grammar.include(shared_rules(markers))
 
@@ -135,7 +142,7 @@ class JsonRules:
     def _fixed(self, text: str) -> str:
         """One value, with whitespace where JSON has it; `text` is its JSON."""
         if text[0] not in "[{":
-            return literal(self.spelled(text))
+            return literal(escaped(text, self._markers))
         value = msgspec.json.decode(text)
         if isinstance(value, dict):
             items = [f"{self._key(key)} ws {self._fixed(json_text(v))}" for key, v in value.items()]
@@ -145,12 +152,6 @@ class JsonRules:
         return (
             f'"{text[0]}" ws {inside} ws "{text[-1]}"' if items else f'"{text[0]}" ws "{text[-1]}"'
         )
-
-    def spelled(self, text: str) -> str:
-        """JSON text with the markers inside its strings written as escapes."""
-        for marker in self._markers if self._heads and not self._heads.isdisjoint(text) else ():
-            text = text.replace(marker, f"\\u{ord(marker[0]):04x}{marker[1:]}")
-        return text
 
     def _reference(self, kind: Reference, path: str) -> str:
         if kind.name not in self._defined:
@@ -227,7 +228,7 @@ class JsonRules:
         return f'"{{" ws {inside} ws "}}"'
 
     def _key(self, name: str) -> str:
-        return literal(self.spelled(json_text(name)) + ":")
+        return literal(escaped(json_text(name), self._markers) + ":")
 
     def _free(self, kind: Record, path: str) -> str | None:
         """A member with a name that is not declared."""

@@ -20,8 +20,9 @@ from prime_inference.toolcalls.grammar import MOST_REPEATS, Range
 LONGEST = 1_000
 DEEPEST = 40  # nested groups
 
-# The sum of all counted repetitions: each costs a state of the automaton the engine builds.
-MOST_COPIES = 4_000
+# Characters of the pattern with all counted repetitions written out: each costs a state of the
+# automaton that the engine builds.
+MOST_STATES = 4_000
 
 
 class Unsupported(Exception):
@@ -109,12 +110,13 @@ class _Reader:
         self._pattern = pattern
         self._at = 0
         self._depth = 0
-        self._copies = 0
 
     def whole(self) -> Node:
         tree = self._either()
         if self._at < len(self._pattern):
             raise Unsupported("unbalanced parenthesis")
+        if _states(tree) > MOST_STATES:
+            raise Unsupported("too many repetitions")
         branches = tree.branches if isinstance(tree, Either) else (tree,)
         opened = tuple(_opened(branch) for branch in branches)
         return opened[0] if len(opened) == 1 else Either(opened)
@@ -186,9 +188,7 @@ class _Reader:
         if isinstance(part, Anchor) or self._bounds() is not None:
             raise Unsupported("quantifier of a quantifier or an anchor")
         shortest, longest = bounds
-        self._copies += max(shortest, longest or 0)
-        most = max(shortest, longest or 0)
-        if most > MOST_REPEATS or self._copies > MOST_COPIES:
+        if max(shortest, longest or 0) > MOST_REPEATS:
             raise Unsupported("too many repetitions")
         if longest is not None and longest < shortest:
             raise Unsupported("bounds out of order")
@@ -260,6 +260,16 @@ class _Reader:
         if 0xD800 <= code < 0xE000 or code > 0x10FFFF or len(text) < digits:
             raise Unsupported("not a character")
         return code
+
+
+def _states(node: Node) -> int:
+    match node:
+        case Chain(parts=inner) | Either(branches=inner):
+            return sum(map(_states, inner))
+        case Repeated():
+            return _states(node.part) * max(node.shortest, node.longest or 1)
+        case _:
+            return 1
 
 
 def _single(ranges: Sequence[Range]) -> bool:

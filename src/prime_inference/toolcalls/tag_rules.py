@@ -1,8 +1,9 @@
 """Shapes as rules for parameters in tags, one tag for each argument.
 
 Strings stand as they are, without quotes or escapes; every other value is JSON. So a string
-cannot hold the closing tag, and where a parameter may be a string or an array or object, a
-string that looks like the beginning of one is left out: the reader could not tell them apart.
+cannot hold the closing tag (inside JSON it is written with an escape), and where a parameter
+may be a string or an array or object, a string that looks like the beginning of one is left
+out: the reader could not tell them apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from prime_inference.toolcalls.exclusion import excluding, some
 from prime_inference.toolcalls.grammar import Grammar, any_but, group, literal, repeat
-from prime_inference.toolcalls.json_rules import JsonRules, Note, Unwritable
+from prime_inference.toolcalls.json_rules import JsonRules, Note, Unwritable, escaped
 from prime_inference.toolcalls.members import Member, members
 from prime_inference.toolcalls.pattern import Unsupported
 from prime_inference.toolcalls.pattern_rules import TAG_TEXT, expression
@@ -103,11 +104,10 @@ class TagStyle(msgspec.Struct, frozen=True, dict=True):
 
     def written(self, name: str, value: object, text: str) -> str:
         """A whole parameter; `text` is the value's JSON. Raises `Unwritable`."""
-        is_string = isinstance(value, str)
-        raw = value if isinstance(value, str) else text
-        if not self.can_name(name) or (is_string and self.forbidden in raw):
+        raw = value if isinstance(value, str) else escaped(text, (self.forbidden,))
+        if not self.can_name(name) or self.forbidden in raw:
             raise Unwritable(name)
-        return self.opening(name, is_string=is_string) + raw + self.close
+        return self.opening(name, is_string=isinstance(value, str)) + raw + self.close
 
     def can_name(self, name: str) -> bool:
         """Whether a parameter of this name can be read back."""
@@ -130,14 +130,13 @@ class TagRules:
         stem: str,
         note: Note,
         style: TagStyle,
-        markers: tuple[str, ...] = (),
     ) -> None:
         self._grammar = grammar
         self._definitions = definitions
         self._stem = stem
         self._note = note
         self._style = style
-        self._json = JsonRules(grammar, definitions, stem, note, markers)
+        self._json = JsonRules(grammar, definitions, stem, note, (style.forbidden,))
         grammar.include(_text_rules(style.forbidden))
 
     def parameters(self, shape: Shape, path: str) -> str:
