@@ -183,7 +183,9 @@ def references(draw: st.DrawFn) -> tuple[Schema, st.SearchStrategy[Json]]:
     }
     trees = st.recursive(
         st.fixed_dictionaries({"v": values}),
-        lambda sub: st.fixed_dictionaries({"v": values, "sub": st.lists(sub, max_size=2)}),
+        lambda sub: st.tuples(values, st.lists(sub, max_size=2)).map(
+            lambda pair: {"v": pair[0], "sub": pair[1]}
+        ),
         max_leaves=4,
     )
     schema = {"type": "object", "properties": {"t": {"$ref": "#/$defs/T"}}, "$defs": {"T": tree}}
