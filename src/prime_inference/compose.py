@@ -274,7 +274,7 @@ async def serve(
     listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
     await engine.start()
     try:
-        catalog = _local_catalog(options, engine, model_file, context_tokens)
+        catalog = local_catalog(options, engine, model_file, context_tokens)
         async with listening(catalog, listen, lambda: _engine_not_ready(engine)) as (
             endpoint,
             stop,
@@ -289,7 +289,7 @@ def _engine_not_ready(engine: LocalEngine) -> str | None:
     return None if engine.state == "ready" else f"the engine is {engine.state}"
 
 
-def _local_catalog(
+def local_catalog(
     options: ServeOptions, engine: LocalEngine, model_file: Path, context_tokens: int
 ) -> MemoryCatalog:
     if options.model_id:

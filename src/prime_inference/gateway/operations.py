@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
-from prime_inference.domain.models import Deployment, Model
+from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.wire.openai.chat_request import (
     AudioPart,
     ChatRequest,
@@ -54,6 +54,11 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Values that ask for what happens anyway."""
 
+OTHER_SHAPE: dict[tuple[EngineKind, str], tuple[str, ...]] = {
+    ("llama.cpp", "completions"): ("logprobs",),  # answers in the shape of chat completions
+}
+"""Parameters that an engine honours on one route but answers in another API's shape."""
+
 REPLACED_BY = {
     "functions": "Use 'tools' instead.",
     "function_call": "Use 'tool_choice' instead.",
@@ -88,14 +93,17 @@ class Operation(Struct, frozen=True):
             body["stream_options"] = {"include_usage": True}
             if deployment.engine == "llama.cpp":
                 body["timings_per_token"] = True  # an exact count when the client leaves
+                # it looks for a client that left only when it writes: let it write in prefill
+                body["return_progress"] = True
             elif deployment.engine == "vllm":
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
 
     def missing(self, deployment: Deployment) -> str | None:
         """The first parameter that this deployment does not honour."""
+        other_shape = OTHER_SHAPE.get((deployment.engine, self.route), ())
         for name in self.parameters:
-            if name not in deployment.parameters:
+            if name not in deployment.parameters or name in other_shape:
                 return name
         return None
 

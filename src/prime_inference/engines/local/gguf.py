@@ -55,13 +55,13 @@ def read_head(path: Path) -> GgufHead:
 def _fields(file: BinaryIO, path: Path) -> dict[str, object]:
     if file.read(4) != MAGIC:
         raise NotGguf(f"{path} is not a GGUF file.")
-    version, _, count = struct.unpack("<IQQ", file.read(20))
+    version, _, count = struct.unpack("<IQQ", _read(file, 20))
     if version not in VERSIONS or count > MAX_FIELDS:
         raise NotGguf(f"{path} is a GGUF file of a version that is not read here ({version}).")
     fields = {}
     for _ in range(count):
         name = _string(file)
-        (kind,) = struct.unpack("<I", file.read(4))
+        (kind,) = struct.unpack("<I", _read(file, 4))
         fields[name] = _value(file, kind)
     return fields
 
@@ -72,8 +72,8 @@ def _value(file: BinaryIO, kind: int) -> object:
         return _string(file)
     if kind != ARRAY:
         layout = f"<{SCALARS[kind]}"
-        return struct.unpack(layout, file.read(struct.calcsize(layout)))[0]
-    item, length = struct.unpack("<IQ", file.read(12))
+        return struct.unpack(layout, _read(file, struct.calcsize(layout)))[0]
+    item, length = struct.unpack("<IQ", _read(file, 12))
     if item == STRING:
         for _ in range(length):
             _skip(file, _length(file))
@@ -83,11 +83,11 @@ def _value(file: BinaryIO, kind: int) -> object:
 
 
 def _string(file: BinaryIO) -> str:
-    return file.read(_length(file)).decode()
+    return _read(file, _length(file)).decode()
 
 
 def _length(file: BinaryIO) -> int:
-    (length,) = struct.unpack("<Q", file.read(8))
+    (length,) = struct.unpack("<Q", _read(file, 8))
     if length > MAX_STRING_BYTES:
         raise struct.error("a string longer than any real one")
     return int(length)
@@ -95,3 +95,10 @@ def _length(file: BinaryIO) -> int:
 
 def _skip(file: BinaryIO, size: int) -> None:
     file.seek(size, 1)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) != size:
+        raise struct.error("the file ends early")
+    return data

@@ -156,7 +156,7 @@ def resume(client: httpx.Client, url: str, part: Path, progress: Progress) -> No
             have = 0  # the server starts over
         total = have + int(response.headers.get("content-length", 0))
         with part.open("ab" if have else "wb") as file:
-            for chunk in response.iter_bytes(CHUNK_BYTES):
+            for chunk in response.iter_raw():  # as it comes: a break loses nothing
                 file.write(chunk)
                 have += len(chunk)
                 progress(have, total)
