@@ -91,8 +91,8 @@ async def until_slots_are(busy: int, engine: LocalEngine, seconds: float) -> flo
     """Seconds until so many slots are at work."""
     began = time.monotonic()
     async with asyncio.timeout(seconds):
-        while await busy_slots(engine) != busy:
-            await asyncio.sleep(0.02)  # noqa: ASYNC110  # the engine can only be asked
+        while await busy_slots(engine) != busy:  # noqa: ASYNC110  # it can only be asked
+            await asyncio.sleep(0.02)
     return time.monotonic() - began
 
 
