@@ -45,10 +45,16 @@ chat: $(VENV)/runtime  ## ask a real model on this machine: make chat PROMPT="..
 serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engine
 	@$(BIN)/prime inference serve
 
-test: $(VENV)/dev  ## every test that needs no GPU
+.envs/prime-cli/ready: requirements/prime-cli.txt
+	@echo "installing the prime CLI that users have in an environment of its own ..."
+	@$(PYTHON) -m venv .envs/prime-cli
+	@.envs/prime-cli/bin/pip --disable-pip-version-check --quiet install --require-hashes -r $<
+	@touch $@
+
+test: $(VENV)/dev .envs/prime-cli/ready  ## every test that needs no GPU
 	$(BIN)/python -m pytest
 
-quick: $(VENV)/dev  ## the fast tests
+quick: $(VENV)/dev .envs/prime-cli/ready  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
 check: $(VENV)/dev  ## lint, format, types, import rules, commands in the docs
@@ -70,6 +76,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(COMPILE) --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
+	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt
 	for peer in $(PEERS); do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
 
 PEERS := vllm-router sglang-router litellm
