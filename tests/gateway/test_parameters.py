@@ -169,7 +169,7 @@ async def test_every_kind_of_engine_gets_what_it_honours_and_nothing_else(
             continue
         response = await gateway.chat(**NEEDS.get(name, {}), **{name: value})
         if name in known:
-            assert response.status_code == 200, name
+            assert response.status_code == 200, (name, response.text)
             assert engine.requests[-1].json[name] == value
         else:
             assert response.status_code == 400, name

@@ -82,13 +82,21 @@ class Operation(Struct, frozen=True):
     content: dict[str, Any]  # messages, prompt or input
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
 
+    def streams_from(self, deployment: Deployment) -> bool:
+        """Whether the deployment is asked for a stream, whatever the client asked for.
+
+        llama.cpp notices that a client has left only where it writes to him.
+        """
+        return self.stream or (deployment.engine == "llama.cpp" and self.route != "embeddings")
+
     def body(self, deployment: Deployment) -> bytes:
         """The request that this deployment is sent."""
+        stream = self.streams_from(deployment)
         body: dict[str, Any] = {"model": deployment.upstream_model, **self.content}
         body.update(self.parameters)
         if self.token_limit is not None:
             body["max_tokens"] = self.token_limit
-        if self.stream:
+        if stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
             if deployment.engine == "llama.cpp":

@@ -68,7 +68,7 @@ def check_lines(lines: bytes) -> None:
 class HttpPool:
     """Connections to one origin. Unbounded by itself: admission bounds it from above.
 
-    `idle` connections are kept at most. `headers`, here and in `send`, are whole lines,
+    `idle` connections are kept at most; with 0 the origin is told to close each. `headers`, here and in `send`, are whole lines,
     each ending in CRLF: `http.header_lines` makes them from values that are not our own.
     """
 
@@ -79,6 +79,8 @@ class HttpPool:
         self._idle_limit = idle
         self._all: set[ClientConnection] = set()
         self._fixed = f"host: {origin.authority}\r\n".encode() + headers
+        if not idle:
+            self._fixed += b"connection: close\r\n"
         self._closed = False
 
     async def send(

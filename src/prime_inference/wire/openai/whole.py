@@ -6,7 +6,7 @@ import msgspec
 
 from prime_inference.domain.errors import UpstreamCut, UpstreamFailure, UpstreamMalformed
 from prime_inference.domain.usage import Usage
-from prime_inference.wire.openai.answers import Choice, Message, decode_answer, usage_object
+from prime_inference.wire.openai.answers import Answer, Choice, Message, usage_object
 from prime_inference.wire.openai.stream import BROKEN_FINISHES, Shape
 
 OBJECTS: dict[Shape, str] = {"chat": "chat.completion", "text": "text_completion"}
@@ -15,10 +15,16 @@ _encoder = msgspec.json.Encoder()
 
 
 def rebuild_answer(
-    shape: Shape, data: bytes, *, answer_id: str, created: int, model: str, choices: int
-) -> tuple[bytes, Usage]:
-    """The client's body and its usage. Raises UpstreamFailure for anything but a whole answer."""
-    answer = decode_answer(data)
+    shape: Shape,
+    answer: Answer,
+    usage: Usage,
+    *,
+    answer_id: str,
+    created: int,
+    model: str,
+    choices: int,
+) -> bytes:
+    """The client's body. Raises UpstreamFailure for anything but a whole answer."""
     if answer.failed:
         raise UpstreamFailure("The model's engine reported an error.")
     if len(answer.choices) != choices:
@@ -31,11 +37,9 @@ def rebuild_answer(
         "model": model,
         "choices": [rebuild(choice) for choice in answer.choices],
     }
-    usage = Usage()
-    if answer.usage is not None:
-        usage = answer.usage.to_usage()
+    if usage.source == "upstream":
         body["usage"] = usage_object(usage)
-    return _encoder.encode(body), usage
+    return _encoder.encode(body)
 
 
 def _chat_choice(choice: Choice) -> dict[str, object]:
