@@ -58,7 +58,7 @@ ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
         "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
-        "frequency_penalty", "logit_bias", "logprobs", "min_p", "presence_penalty",
+        "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p", "presence_penalty",
         "response_format", "seed", "stop", "temperature", "top_k", "top_logprobs", "top_p",
     }),
 }  # fmt: skip
@@ -315,6 +315,6 @@ def local_catalog(
         slots=options.slots,
         upstream_model=model.id,
         parameters=ENGINE_PARAMETERS["llama.cpp"],
-        routes=frozenset({"chat/completions", "completions"}),
+        routes=frozenset({"chat/completions", "completions", "embeddings"}),
     )
     return MemoryCatalog([model], [deployment])

@@ -68,8 +68,9 @@ def check_lines(lines: bytes) -> None:
 class HttpPool:
     """Connections to one origin. Unbounded by itself: admission bounds it from above.
 
-    `idle` connections are kept at most; with 0 the origin is told to close each. `headers`, here and in `send`, are whole lines,
-    each ending in CRLF: `http.header_lines` makes them from values that are not our own.
+    `idle` connections are kept at most; with 0 the origin is told to close each. `headers`,
+    here and in `send`, are whole lines, each ending in CRLF: `http.header_lines` makes them
+    from values that are not our own.
     """
 
     def __init__(self, origin: Origin, *, idle: int = 256, headers: bytes = b"") -> None:
