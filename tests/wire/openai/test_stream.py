@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 from typing import Any, Literal
 
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from prime_inference.domain.errors import UpstreamCut, UpstreamFailure, UpstreamMalformed
 from prime_inference.domain.usage import Usage
+from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.stream import AnswerStream
 from prime_inference.wire.sse import DONE, SseFramer
 
@@ -96,7 +99,7 @@ def test_a_stream_is_the_same_at_every_split_point(end: bytes):
 def test_a_stream_is_the_same_however_often_it_is_cut(cuts: list[int], end: bytes):
     whole = WHOLE.replace(b"\n", end)
     places = sorted({0, len(whole), *(cut % (len(whole) + 1) for cut in cuts)})
-    pieces = [whole[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [whole[a:b] for a, b in itertools.pairwise(places)]
     assert relayed(pieces) == relayed([WHOLE])
 
 
@@ -186,10 +189,8 @@ def test_tool_calls_are_numbered_from_zero_and_lose_nothing(
 
 @given(data=st.binary(max_size=60))
 def test_no_bytes_raise_anything_but_an_upstream_failure(data: bytes):
-    try:
+    with contextlib.suppress(UpstreamFailure):
         answer_stream().feed(data)
-    except UpstreamFailure:
-        pass
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -210,16 +211,18 @@ values = st.recursive(
 
 
 @settings(max_examples=300)
-@given(document=values)
-def test_no_document_raises_anything_but_an_upstream_failure(document: Any):
-    for shape in ("chat", "text"):
-        stream = answer_stream(shape)  # type: ignore[arg-type]  # one of the two
-        try:
-            sent = stream.feed(json.dumps(document).encode())
-        except UpstreamFailure:
-            continue
-        for data in SseFramer().feed(sent):
-            json.loads(data)
+@given(document=values, logprobs=values)
+def test_no_document_raises_anything_but_an_upstream_failure(document: Any, logprobs: Any):
+    token = chunk(content="a")
+    token["choices"][0]["logprobs"] = logprobs
+    shapes: tuple[Literal["chat", "text"], ...] = ("chat", "text")
+    for shape, each in itertools.product(shapes, (document, token)):
+        data = json.dumps(each).encode()
+        with contextlib.suppress(UpstreamFailure):
+            AnswerCollector(shape, choices=1).feed(data)
+        with contextlib.suppress(UpstreamFailure):
+            for event in SseFramer().feed(answer_stream(shape).feed(data)):
+                json.loads(event)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +280,7 @@ def test_a_token_without_text_keeps_its_logprobs():
     """A token may be part of a character: its text is empty, its logprobs are not."""
     stream = answer_stream()
     logprobs = {"content": [{"token": "\\xf0", "logprob": -0.1, "bytes": [240]}]}
-    document = chunk(content="")
+    document: dict[str, Any] = chunk(content="")
     document["choices"][0]["logprobs"] = logprobs
     (got, _) = chunks(rebuilt(stream, document, chunk(finish="stop")))
     assert got["choices"][0]["logprobs"] == logprobs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Raw, Struct
 
-from prime_inference.domain.errors import UpstreamCut
+from prime_inference.domain.errors import UpstreamCut, UpstreamMalformed
 from prime_inference.wire.openai.answers import (
     NULL,
     Answer,
@@ -26,6 +26,13 @@ class _LogprobContent(Struct):
 
 
 _logprobs = msgspec.json.Decoder(_LogprobContent)
+
+
+def _logprob_content(logprobs: Raw) -> list[Raw]:
+    try:
+        return _logprobs.decode(logprobs).content or []
+    except (ValueError, RecursionError):
+        raise UpstreamMalformed("The upstream's logprobs are not what its API promises.") from None
 
 
 @dataclass(slots=True)
@@ -89,7 +96,7 @@ class AnswerCollector(AnswerStream):
             assert choice.delta is not None
             collected.add(self._delta(choice.delta, state))
         if bytes(choice.logprobs) != b"null":
-            collected.logprobs += _logprobs.decode(choice.logprobs).content or ()
+            collected.logprobs += _logprob_content(choice.logprobs)
         return b""
 
     def _collected_choice(self, index: int, state: ChoiceState) -> Choice:
