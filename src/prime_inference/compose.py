@@ -58,8 +58,9 @@ ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
         "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
-        "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p", "presence_penalty",
-        "response_format", "seed", "stop", "temperature", "top_k", "top_logprobs", "top_p",
+        "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
+        "presence_penalty", "response_format", "seed", "stop", "temperature", "top_k",
+        "top_logprobs", "top_p",
     }),
 }  # fmt: skip
 """Parameters that each kind of engine honours; everything else is refused by name."""

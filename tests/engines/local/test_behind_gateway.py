@@ -134,3 +134,11 @@ async def test_what_the_engine_would_ignore_is_refused_by_name(
     answer = await api.post(route, json={"model": MODEL, **content, parameter: value})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == parameter
+
+
+async def test_embeddings_have_one_vector_for_each_input(api: httpx.AsyncClient):
+    answer = await api.post("embeddings", json={"model": MODEL, "input": ["one", "two words"]})
+    vectors = [item["embedding"] for item in answer.json()["data"]]
+    assert [len(vector) for vector in vectors] == [576, 576]
+    assert vectors[0] != vectors[1]
+    assert answer.json()["usage"]["prompt_tokens"] > 0
