@@ -269,7 +269,8 @@ def test_an_answer_is_not_finished_before_all_its_choices_are():
 
 def test_content_commits_and_nothing_else_does():
     stream = answer_stream()
-    for document in (chunk(role="assistant", content=""), usage(1, 0), {"choices": []}):
+    nothing: dict[str, Any] = {"choices": []}
+    for document in (chunk(role="assistant", content=""), usage(1, 0), nothing):
         assert stream.feed(json.dumps(document).encode()) == b""
         assert not stream.committed
     assert stream.feed(json.dumps(chunk(content="a")).encode())
