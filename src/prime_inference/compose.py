@@ -21,7 +21,7 @@ from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.supervisor import LocalEngine
-from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch
+from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
 from prime_inference.gateway.access_log import AccessLog
 from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
@@ -268,7 +268,7 @@ async def serve(
     """
     model_file = options.model_file
     if model_file is None:
-        model_file = await asyncio.to_thread(fetch, SMOLLM2_135M, options.cache_dir, progress)
+        model_file = await fetch_in_thread(SMOLLM2_135M, options.cache_dir, progress)
     head = read_head(model_file)
     context_tokens = options.context_tokens or head.context_tokens or DEFAULT_CONTEXT_TOKENS
     engine = LocalEngine(model_file, slots=options.slots, context_tokens=context_tokens)

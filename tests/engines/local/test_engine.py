@@ -110,7 +110,7 @@ async def test_every_slot_can_hold_a_whole_context(engine: LocalEngine):
     assert properties["default_generation_settings"]["n_ctx"] == CONTEXT_TOKENS
 
 
-async def test_the_engines_threads_sleep_while_they_wait(engine: LocalEngine):
+def test_the_engines_threads_sleep_while_they_wait(engine: LocalEngine):
     environment = Path(f"/proc/{engine.pid}/environ").read_bytes().split(b"\0")
     assert b"OMP_WAIT_POLICY=PASSIVE" in environment
 
