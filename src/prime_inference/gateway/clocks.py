@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from prime_inference.domain.errors import UpstreamTimeout
 from prime_inference.wire.http_client import Response
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,13 @@ class Deadlines:
     def _tick(self) -> None:
         now = self._loop.time()
         for watchdog in [watchdog for watchdog in self._watchdogs if watchdog.at <= now]:
+            if watchdog not in self._watchdogs:  # one called before has cancelled it
+                continue
             self._watchdogs.discard(watchdog)
-            watchdog.callback()
+            try:
+                watchdog.callback()
+            except Exception:  # or every clock of the process would stand still from now on
+                log.exception("the callback of a clock failed")
         self._ticking = bool(self._watchdogs)
         if self._ticking:
             self._loop.call_later(self.TICK_SECONDS, self._tick)
@@ -92,20 +100,23 @@ class Watchdog:
 class AttemptClocks:
     """Ends an exchange with `UpstreamTimeout` when one of its clocks is out."""
 
-    __slots__ = ("_limits", "_name", "_response", "_total", "_turn")
+    __slots__ = ("_expired", "_limits", "_name", "_response", "_total", "_turn")
 
     def __init__(self, deadlines: Deadlines, limits: ClockLimits, *, streamed: bool) -> None:
         self._limits = limits
         self._name = "first_token" if streamed else "total"
         self._response: Response | None = None
+        self._expired: UpstreamTimeout | None = None
         self._total = Watchdog(deadlines, limits.total, lambda: self._expire("total"))
         self._turn: Watchdog | None = None  # first token, then idle, then tail
         if streamed:
             self._turn = Watchdog(deadlines, limits.first_token, lambda: self._expire(self._name))
 
     def watch(self, response: Response) -> None:
-        """The exchange to end."""
+        """The exchange to end: at once, if a clock ran out while there was none to end."""
         self._response = response
+        if self._expired is not None:
+            response.fail(self._expired)
 
     def progress(self) -> None:
         """Content arrived: the idle clock runs from now."""
@@ -140,5 +151,6 @@ class AttemptClocks:
             self._turn.restart(seconds)
 
     def _expire(self, name: str) -> None:
+        self._expired = UpstreamTimeout(MESSAGES[name], clock=name)
         if self._response is not None:
-            self._response.fail(UpstreamTimeout(MESSAGES[name], clock=name))
+            self._response.fail(self._expired)
