@@ -1,9 +1,10 @@
 """The seam between request handlers and the HTTP server in front of them.
 
 A handler is an `async (Request, Reply) -> None`. It knows nothing of sockets, so that
-another server than ours (`http_server`) could drive it. When the client leaves before his answer is complete, the server cancels the handler's task,
-once. A client that only shuts down his sending side has left too: nothing tells the two
-apart, and an answer nobody waits for costs GPU time.
+another server than ours (`http_server`) could drive it. When the client leaves before his
+answer is complete, the server cancels the handler's task, once. A client that only shuts
+down his sending side has left too: nothing tells the two apart, and an answer nobody
+waits for costs GPU time.
 """
 
 from __future__ import annotations
