@@ -16,6 +16,7 @@ from prime_inference import compose
 from prime_inference.engines.local.supervisor import LocalEngine
 
 MODEL = compose.DEFAULT_MODEL_ID
+ENDLESS = {"2": -100}  # a bias against the token that ends an answer
 HELLO = [{"role": "user", "content": "Say hello."}]
 
 
@@ -105,7 +106,7 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": content}],
-        "max_tokens": 900,
+        "logit_bias": ENDLESS,
         "stream": stream,
     }
     request = asyncio.create_task(api.post("chat/completions", json=body))
@@ -114,6 +115,29 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
     assert not request.done()
     request.cancel()
     assert await until_slots_are(0, engine, 10) < 1.0
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+async def test_a_client_that_leaves_is_noticed_beside_another_ones_stream(
+    api: httpx.AsyncClient, engine: LocalEngine, phase: str
+):
+    # another request's results keep llama.cpp from looking whether this client is still there
+    beside = {"model": MODEL, "messages": HELLO, "logit_bias": ENDLESS, "stream": True}
+    content = f"{time.time()} Count to a million." + " word" * (3000 if phase == "prefill" else 1)
+    whole = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "logit_bias": ENDLESS,
+    }
+    other = asyncio.create_task(api.post("chat/completions", json=beside))
+    await until_slots_are(1, engine, 10)
+    request = asyncio.create_task(api.post("chat/completions", json=whole))
+    await until_slots_are(2, engine, 10)
+    await asyncio.sleep(0.5)
+    assert not request.done()
+    request.cancel()
+    assert await until_slots_are(1, engine, 10) < 1.0
+    other.cancel()
 
 
 @pytest.mark.parametrize(
