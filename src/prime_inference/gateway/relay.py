@@ -11,7 +11,7 @@ from prime_inference.domain.errors import ApiError, UpstreamFailure
 from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.event_stream import EventStream
-from prime_inference.wire.http import Reply, header_lines
+from prime_inference.wire.http import HeaderLines, Reply, header_lines
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.stream import AnswerStream
@@ -36,7 +36,7 @@ class StreamRelay:
         *,
         answer_id: str,
         created: int,
-        headers: bytes,
+        headers: HeaderLines,
         deadlines: Deadlines,
         keep_alive_seconds: float,
     ) -> None:

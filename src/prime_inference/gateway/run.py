@@ -8,6 +8,7 @@ from prime_inference.domain.generation import Generation, Outcome
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.gateway.operations import Operation
+from prime_inference.wire.http import HeaderLines
 
 
 @dataclass(slots=True)
@@ -37,10 +38,10 @@ class Run:
         """The id that the client sees."""
         return f"chatcmpl-{self.id}" if self.operation.shape == "chat" else f"cmpl-{self.id}"
 
-    def headers(self, fixed: bytes) -> bytes:
+    def headers(self, fixed: HeaderLines) -> HeaderLines:
         """Header lines of the answer: `fixed`, and the ids by which it can be asked after."""
         ids = f"x-request-id: {self.id}\r\nx-generation-id: {self.answer_id}\r\n"
-        return fixed + ids.encode()
+        return HeaderLines(fixed + ids.encode())
 
     def generation(self, now: float) -> Generation:
         """The account of it, `now` being the event loop's clock."""
