@@ -26,7 +26,7 @@ class Attempts:
         self._clocks = clocks
         self._deadlines = deadlines
 
-    async def stream(self, run: Run, model: Model, upstream: Upstream, relay: StreamRelay) -> None:
+    async def stream(self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream) -> None:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         response: Response | None = None
         stream = relay.begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from prime_inference.domain.generation import Generation, Outcome
 from prime_inference.domain.keys import ApiKey
@@ -11,8 +11,7 @@ from prime_inference.gateway.operations import Operation
 from prime_inference.wire.http import HeaderLines
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct, gc=False):
     """Mutable while the request lives; `generation` is its final account."""
 
     id: str
@@ -28,10 +27,11 @@ class Run:
     outcome: Outcome = "refused"
     status: int = 200
     error: str = ""
-    created: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.created = int(self.started_at)
+    @property
+    def created(self) -> int:
+        """Seconds since the epoch, as answers show them."""
+        return int(self.started_at)
 
     @property
     def answer_id(self) -> str:
