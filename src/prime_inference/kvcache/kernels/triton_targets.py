@@ -29,7 +29,6 @@ def _sources() -> dict[str, tuple[ASTSource, dict[str, object]]]:
     combine = {"parts": "*fp32", "largest": "*fp32", "totals": "*fp32", "out": "*fp32"}
     combine |= {"lse": "*fp32", "heads": "i32", "splits": "i32"}
     exact = {"num_warps": 1, "enable_fp_fusion": False}
-    eight, four = ({"num_warps": n, "enable_fp_fusion": True} for n in (8, 4))
     return {
         "write_rows.round_up": (
             _source(triton_rows._write_rows, rows, {"four_over_six": False}),
