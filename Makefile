@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 PROMPT ?= Write a haiku about KV caches.
+# Folder or page with torch's CPU wheels, for `make lock`.
+TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test quick check format lock clean
+.PHONY: help chat serve test test-kv quick check format lock clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -38,6 +40,15 @@ serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engin
 test: $(VENV)/dev  ## every test that needs no GPU
 	$(BIN)/python -m pytest
 
+.envs/kv/ready: requirements/kv-torch.txt
+	@echo "setting up .envs/kv with torch and Triton ..."
+	@$(PYTHON) -m venv .envs/kv
+	@.envs/kv/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements/kv-torch.txt
+	@touch $@
+
+test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's interpreter, nvcc
+	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv/bin/python -m pytest tests/kvcache
+
 quick: $(VENV)/dev  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
@@ -55,6 +66,8 @@ lock: $(VENV)/pip  ## write requirements/*.txt anew from pyproject.toml
 	@$(PIP) install -r requirements/lock.in
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group build pyproject.toml -o requirements/runtime.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --extra kv -c requirements/runtime.txt pyproject.toml -o requirements/kv.txt
+	$(BIN)/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --find-links '$(TORCH_CPU)' --group build --group test --extra kv-torch -c requirements/dev.txt pyproject.toml -o requirements/kv-torch.txt
 
 clean:  ## remove what the verbs above made
 	rm -rf $(VENV) .envs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

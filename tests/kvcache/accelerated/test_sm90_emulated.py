@@ -27,9 +27,7 @@ from prime_inference.kvcache.minifloat import e4m3_table, encode_e4m3
 from tests.kvcache.decode_cases import DecodeCase, decode_case
 
 EMULATOR = Path(__file__).parent / "emulator"
-KERNEL = (
-    Path(__file__).parents[3] / "src" / "prime_inference" / "kvcache" / "kernels" / "sm90"
-)
+KERNEL = Path(__file__).parents[3] / "src" / "prime_inference" / "kvcache" / "kernels" / "sm90"
 Array = npt.NDArray[np.float32]
 
 

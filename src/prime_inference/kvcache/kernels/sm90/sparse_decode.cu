@@ -101,6 +101,16 @@ extern "C" int prime_sparse_decode(const prime::DecodeParams* params, int batch,
   }
 }
 
+// Dynamic shared memory of a block, in bytes; 0 where there is no such kernel.
+extern "C" int prime_shared_bytes(int format, int heads) {
+  if (format == 0)
+    return heads <= 16 ? prime::Plan<prime::Nvfp4Row, 16>::BYTES
+                       : prime::Plan<prime::Nvfp4Row, 64>::BYTES;
+  if (format == 1) return prime::Plan<prime::Fp8Row, 64>::BYTES;
+  if (format == 2) return prime::Plan<prime::Bf16Row, 64>::BYTES;
+  return 0;
+}
+
 extern "C" const char* prime_error_text(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }

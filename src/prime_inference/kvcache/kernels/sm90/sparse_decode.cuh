@@ -187,8 +187,7 @@ class Decode {
       multiply_query(scores);
       soften(scores, flags(tile));
       prim::block_barrier();  // weights are there
-      accumulate();
-      prim::block_barrier();  // keys and weights are free
+      accumulate();  // keys and weights are free once all have met at the next barrier
     }
     publish();
     if (p.parts) {
@@ -363,8 +362,7 @@ class Decode {
 
   // Put this block's maximum, sum and O into shared memory, where peers may read them.
   PRIME_DEVICE void publish() {
-    prim::block_barrier();  // nobody reads statistics or the query any more
-    across_columns(total, false);
+    across_columns(total, false);  // its barrier: keys, weights and query are used up
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (column == 0 && lane % 4 == 0) {
