@@ -52,11 +52,12 @@ test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's inte
 quick: $(VENV)/dev  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
-check: $(VENV)/dev  ## lint, format, types, import rules
+check: $(VENV)/dev  ## lint, format, types, import rules, commands in the docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/docs_commands.py check $(wildcard *.md docs/*.md docs/*/*.md)
 
 format: $(VENV)/dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix

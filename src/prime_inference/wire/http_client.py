@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from prime_inference.domain.errors import (
     UpstreamUnreachable,
 )
 
+LINGER_SECONDS = 1.0  # an engine's end of chunked body follows its last event at once
 READ_AHEAD_BYTES = 256 * 1024  # buffered for a slow consumer before the socket is paused
 
 
@@ -126,6 +128,14 @@ class Response:
             self._error = UpstreamCut("The exchange was given up.")
             self._connection.abort()
 
+    def release(self) -> None:
+        """Nothing more is wanted of an answer that is about to end by itself.
+
+        Its connection is kept if the answer completes within `LINGER_SECONDS`.
+        """
+        if not self.complete and self._error is None:
+            self._connection.loop.call_later(LINGER_SECONDS, self.close)
+
     # -- called by the connection
 
     def received_head(self, status: int) -> None:
@@ -143,6 +153,12 @@ class Response:
     def completed(self) -> None:
         self.complete = True
         self._wake()
+
+    def let_go(self) -> None:
+        """The next exchange must not wait for this one's slow reader."""
+        if self._paused:
+            self._paused = False
+            self._connection.resume()
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -164,7 +180,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, pool: HttpPool) -> None:
         self._pool = pool
         self.loop = asyncio.get_running_loop()
-        self._parser: Any = None
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None
         self._response: Response | None = None
         self.alive = False
@@ -177,7 +193,6 @@ class _Connection(asyncio.Protocol):
     def exchange(self, data: bytes) -> Response:
         """Send a request and return its answer to come."""
         response = self._response = Response(self)
-        self._parser = httptools.HttpResponseParser(self)
         self._transport.write(data)
         return response
 
@@ -235,6 +250,7 @@ class _Connection(asyncio.Protocol):
         response, self._response = self._response, None
         assert response is not None
         self.served += 1
+        response.let_go()
         if self.alive and self._parser.should_keep_alive():
             self._pool.release(self)
         else:
@@ -305,27 +321,33 @@ class HttpPool:
         *,
         headers: bytes = b"",
         connect_seconds: float = 5.0,
+        watch: Callable[[Response], None] | None = None,
     ) -> Response:
         """`send`, then wait for the head, once more if a kept connection proves dead.
 
         An upstream may close an idle connection just as it is reused; a request that met
-        such a close before any byte of an answer is sent again on a new connection.
+        such a close before any byte of an answer is sent again on a new connection. `watch` is
+        given each exchange as it starts, so that a clock can end it with `Response.fail`.
         """
         reused = bool(self._idle)
-        response = await self.send(
-            method, path, body, headers=headers, connect_seconds=connect_seconds
-        )
-        try:
-            await response.head()
-        except UpstreamUnreachable:
-            if not reused:
-                raise
-            self.drop_idle()
+        while True:
             response = await self.send(
                 method, path, body, headers=headers, connect_seconds=connect_seconds
             )
-            await response.head()
-        return response
+            if watch is not None:
+                watch(response)
+            try:
+                await response.head()
+            except UpstreamUnreachable:
+                if not reused:
+                    raise
+                reused = False
+                self.drop_idle()
+            except BaseException:
+                response.close()
+                raise
+            else:
+                return response
 
     async def _connect(self, seconds: float) -> _Connection:
         loop = asyncio.get_running_loop()

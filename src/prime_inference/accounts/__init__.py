@@ -1,1 +1,0 @@
-"""Who calls: API keys."""

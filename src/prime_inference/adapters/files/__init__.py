@@ -1,0 +1,1 @@
+"""Ports held in files of the state folder of one machine."""

@@ -1,0 +1,1 @@
+"""Ports held in this process's memory."""

@@ -1,0 +1,35 @@
+"""The accounted outcome of one request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from prime_inference.domain.usage import Usage
+
+Outcome = Literal["complete", "cancelled", "failed", "refused"]
+"""Answered whole; the client left; the upstream failed; never reached an upstream."""
+
+
+class Generation(Struct, frozen=True, gc=False):
+    """What happened to a request, without a word of its content.
+
+    Times are in seconds: `started_at` since the epoch, the others durations.
+    `error` is the error code of a failed or refused generation.
+    """
+
+    id: str
+    tenant: str
+    key_id: str
+    route: str
+    model: str
+    deployment: str
+    streamed: bool
+    outcome: Outcome
+    status: int
+    error: str
+    usage: Usage
+    started_at: float
+    first_token_seconds: float
+    duration_seconds: float

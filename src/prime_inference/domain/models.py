@@ -1,0 +1,47 @@
+"""Models and the deployments that serve them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+EngineKind = Literal["llama.cpp", "vllm", "openai"]
+"""Which dialect of OpenAI's API a deployment speaks (see `gateway.dialects`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """US dollars per million tokens, as decimal text."""
+
+    prompt: str = "0"
+    completion: str = "0"
+    cached_prompt: str = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What clients name. `revision` identifies weights, tokenizer and chat template."""
+
+    id: str
+    revision: str
+    created: int  # seconds since the epoch
+    context_tokens: int
+    max_output_tokens: int
+    name: str = ""
+    modalities: frozenset[str] = frozenset({"text"})
+    pricing: Pricing = Pricing()
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One model revision in one datacenter behind one base URL."""
+
+    id: str
+    model: str
+    datacenter: str
+    base_url: str  # where `/chat/completions` lives, e.g. http://127.0.0.1:9000/v1
+    engine: EngineKind
+    slots: int  # requests it may work on at a time; more are refused, not queued
+    upstream_model: str  # the name the engine knows the model by
+    parameters: frozenset[str] = field(default_factory=frozenset)  # OpenAI's, that it honours
+    routes: frozenset[str] = frozenset({"chat/completions", "completions"})

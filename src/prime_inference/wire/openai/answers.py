@@ -1,0 +1,131 @@
+"""Answers as upstreams give them: what is known is typed and bounded, the rest is dropped."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from prime_inference.domain.errors import UpstreamMalformed
+from prime_inference.domain.usage import Usage
+
+Count = Annotated[int, Meta(ge=0)]
+NULL = Raw(b"null")  # of a union with `Raw`, msgspec decodes only the other members
+
+
+class PromptDetails(Struct, omit_defaults=True):
+    cached_tokens: Count | None = None
+
+
+class CompletionDetails(Struct, omit_defaults=True):
+    reasoning_tokens: Count | None = None
+
+
+class UpstreamUsage(Struct):
+    """Token counts on the wire; null details are as good as none."""
+
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    total_tokens: Count = 0
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+    def to_usage(self) -> Usage:
+        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
+            source="upstream",
+        )
+
+
+class FunctionDelta(Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(Struct, omit_defaults=True):
+    """A tool call, or a piece of one in a stream."""
+
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta | None = None
+
+
+class Message(Struct, omit_defaults=True):
+    """A message, or a delta of one in a stream."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it carries anything that the model generated."""
+        return bool(
+            self.content
+            or self.reasoning_content
+            or self.reasoning
+            or self.refusal
+            or self.tool_calls
+        )
+
+
+class Timings(Struct):
+    """llama.cpp's counts, on every chunk when `timings_per_token` is asked for."""
+
+    prompt_n: Count = 0  # evaluated now
+    predicted_n: Count = 0
+    cache_n: Count = 0  # found in the KV cache
+
+
+class Choice(Struct):
+    index: Count = 0
+    delta: Message | None = None
+    message: Message | None = None
+    text: str | None = None
+    logprobs: Raw = NULL
+    finish_reason: str | None = None
+
+
+class Answer(Struct):
+    """A whole answer or one event of a stream, of chat completions or completions."""
+
+    choices: list[Choice] = []
+    usage: UpstreamUsage | None = None
+    timings: Timings | None = None
+    error: Raw = NULL
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is an error instead of an answer."""
+        return bytes(self.error) != b"null"
+
+
+_answers = msgspec.json.Decoder(Answer)
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Raises UpstreamMalformed."""
+    try:
+        return _answers.decode(data)
+    except (ValueError, RecursionError):
+        raise UpstreamMalformed("The upstream's answer is not what its API promises.") from None
+
+
+def usage_object(usage: Usage) -> dict[str, object]:
+    """Token counts as OpenAI writes them."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

@@ -1,0 +1,71 @@
+"""Limits on what a request may make the gateway or an engine do.
+
+vLLM's advisories show what unbounded fields cost: `n` (memory), schemas (grammar compiler),
+logit biases and stop strings (per-token work). Each number has its reason beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+
+import msgspec
+
+from prime_inference.domain.errors import InvalidRequest
+
+MAX_CHOICES = 8  # each is a sequence of its own in the engine
+MAX_MESSAGES = 8192  # the longest agent sessions published have under 2,000 turns
+MAX_TOOLS = 256  # OpenAI allows 128; agents with several tool servers pass it
+MAX_STOPS = 16  # OpenAI allows 4, vLLM is commonly given up to 16
+MAX_STOP_CHARACTERS = 256
+MAX_LOGIT_BIASES = 1024  # OpenAI's own limit is 300 in practice
+MAX_TOP_LOGPROBS = 20  # OpenAI's limit
+MAX_SCHEMA_BYTES = 256 * 1024
+MAX_SCHEMA_DEPTH = 64  # OpenAI allows 10 levels of properties, each about 4 levels of JSON
+MAX_PROMPTS = 128  # of a completions or embeddings request
+MAX_INPUTS = 2048  # OpenAI's limit for embeddings
+MAX_SCHEMAS_REMEMBERED = 4096  # 32 bytes each
+
+_json = msgspec.json.Decoder()
+
+
+class SchemaBounds:
+    """Checks JSON schemas once: an agent sends the same tools on every turn.
+
+    Remembers digests of the schemas that passed, never their text.
+    """
+
+    def __init__(self) -> None:
+        self._passed: OrderedDict[bytes, None] = OrderedDict()
+
+    def check(self, schema: msgspec.Raw, param: str) -> None:
+        """Raises InvalidRequest when the schema is no object, too large or too deep."""
+        raw = bytes(schema)
+        if len(raw) > MAX_SCHEMA_BYTES:
+            raise InvalidRequest(f"'{param}' is larger than {MAX_SCHEMA_BYTES} bytes.", param=param)
+        digest = hashlib.sha256(raw).digest()
+        if digest in self._passed:
+            self._passed.move_to_end(digest)
+            return
+        value = _json.decode(raw)
+        if not isinstance(value, dict):
+            raise InvalidRequest(f"'{param}' must be a JSON schema object.", param=param)
+        if nesting(value) > MAX_SCHEMA_DEPTH:
+            raise InvalidRequest(
+                f"'{param}' is nested deeper than {MAX_SCHEMA_DEPTH} levels.", param=param
+            )
+        self._passed[digest] = None
+        if len(self._passed) > MAX_SCHEMAS_REMEMBERED:
+            self._passed.popitem(last=False)
+
+
+def nesting(value: object) -> int:
+    """Depth of objects and arrays in a JSON value: 0 for a scalar, 1 for `{}`."""
+    depth = 0
+    layer = [value]
+    while layer := [item for item in layer if isinstance(item, dict | list)]:
+        depth += 1
+        layer = [
+            child for item in layer for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    return depth

@@ -1,0 +1,294 @@
+"""`POST /chat/completions`: the request, closed and bounded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from prime_inference.domain.errors import InvalidRequest
+from prime_inference.wire.openai.bounds import (
+    MAX_CHOICES,
+    MAX_LOGIT_BIASES,
+    MAX_MESSAGES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    MAX_TOOLS,
+    MAX_TOP_LOGPROBS,
+    SchemaBounds,
+)
+from prime_inference.wire.openai.decode import decode
+
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+TokenCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
+LogitBias = Annotated[
+    dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIASES)
+]
+Name = Annotated[str, Meta(max_length=64)]
+Opaque = Annotated[str, Meta(max_length=512)]  # identifiers that the caller makes up
+
+
+class _Closed(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A type that refuses fields it does not know and writes no field that was not set."""
+
+
+class TextPart(_Closed, tag_field="type", tag="text"):
+    text: str
+
+
+class ImageUrl(_Closed):
+    url: str
+    detail: Literal["auto", "low", "high"] | UnsetType = UNSET
+
+
+class ImagePart(_Closed, tag_field="type", tag="image_url"):
+    image_url: ImageUrl
+
+
+class InputAudio(_Closed):
+    data: str
+    format: Literal["wav", "mp3"]
+
+
+class AudioPart(_Closed, tag_field="type", tag="input_audio"):
+    input_audio: InputAudio
+
+
+class FilePart(_Closed, tag_field="type", tag="file"):
+    file: dict[str, str]
+
+
+class RefusalPart(_Closed, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+ContentPart = TextPart | ImagePart | AudioPart | FilePart
+AssistantPart = TextPart | RefusalPart
+
+
+class FunctionCall(_Closed):
+    name: str
+    arguments: str
+
+
+class ToolCall(_Closed):
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+    index: int | UnsetType = UNSET  # clients that replay stream deltas leave it in
+
+    def __post_init__(self) -> None:
+        self.index = UNSET
+
+
+class _Message(_Closed, tag_field="role"):
+    pass
+
+
+class SystemMessage(_Message, tag="system"):
+    content: str | list[TextPart]
+    name: Name | UnsetType | None = UNSET
+
+
+class DeveloperMessage(_Message, tag="developer"):
+    content: str | list[TextPart]
+    name: Name | UnsetType | None = UNSET
+
+
+class UserMessage(_Message, tag="user"):
+    content: str | list[ContentPart]
+    name: Name | UnsetType | None = UNSET
+
+
+class AssistantMessage(_Message, tag="assistant"):
+    """A turn of the model's. `annotations`, `audio`, `refusal`: as SDKs play them back."""
+
+    content: str | list[AssistantPart] | None = None
+    name: Name | UnsetType | None = UNSET
+    tool_calls: list[ToolCall] | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
+    refusal: str | UnsetType | None = UNSET
+    annotations: list[Any] | UnsetType | None = UNSET
+    audio: UnsetType | None = UNSET
+    function_call: UnsetType | None = UNSET
+
+    def __post_init__(self) -> None:
+        if not self.tool_calls:
+            self.tool_calls = UNSET
+        self.annotations = self.audio = self.function_call = UNSET
+
+
+class ToolMessage(_Message, tag="tool"):
+    content: str | list[TextPart]
+    tool_call_id: str
+    name: Name | UnsetType | None = UNSET
+
+
+Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+class FunctionDefinition(_Closed):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+    description: str | UnsetType | None = UNSET
+    parameters: Raw | UnsetType = UNSET
+    strict: bool | UnsetType | None = UNSET
+
+
+class Tool(_Closed):
+    function: FunctionDefinition
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(_Closed):
+    name: str
+
+
+class NamedToolChoice(_Closed):
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class JsonSchema(_Closed, rename={"schema_": "schema"}):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: str | UnsetType | None = UNSET
+    schema_: Raw | UnsetType = UNSET
+    strict: bool | UnsetType | None = UNSET
+
+
+class TextFormat(_Closed, tag_field="type", tag="text"):
+    pass
+
+
+class JsonObjectFormat(_Closed, tag_field="type", tag="json_object"):
+    pass
+
+
+class JsonSchemaFormat(_Closed, tag_field="type", tag="json_schema"):
+    json_schema: JsonSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class StreamOptions(_Closed):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class UsageOptions(_Closed):
+    """OpenRouter's `usage: {include: true}`, a no-op since usage is always there."""
+
+    include: bool = False
+
+
+class ChatRequest(_Closed):
+    """All of OpenAI's chat parameters, and `top_k`, `min_p`, `repetition_penalty`.
+
+    A parameter given as null is a parameter not given.
+    """
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    audio: Any = None
+    frequency_penalty: Penalty | None = None
+    function_call: Any = None
+    functions: Any = None
+    logit_bias: LogitBias | None = None
+    logprobs: bool | None = None
+    max_completion_tokens: TokenCount | None = None
+    max_tokens: TokenCount | None = None
+    metadata: Any = None
+    min_p: Probability | None = None
+    modalities: list[str] | None = None
+    n: Choices | None = None
+    parallel_tool_calls: bool | None = None
+    prediction: Any = None
+    presence_penalty: Penalty | None = None
+    prompt_cache_key: Opaque | None = None
+    prompt_cache_retention: Any = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    response_format: ResponseFormat | None = None
+    safety_identifier: Opaque | None = None
+    seed: Seed | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    stop: Stops | None = None
+    store: Literal[False] | bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Temperature | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_p: Probability | None = None
+    usage: UsageOptions | None = None
+    user: Opaque | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    web_search_options: Any = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """The answer's length limit, under its new name or its old one."""
+        return self.max_completion_tokens or self.max_tokens
+
+
+_decoder = msgspec.json.Decoder(ChatRequest)
+
+
+def decode_chat_request(body: bytes, schemas: SchemaBounds) -> ChatRequest:
+    """Decode and check what the types cannot say. Raises InvalidRequest."""
+    request = decode(_decoder, body)
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest(
+            "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
+        )
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest(
+            "'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs"
+        )
+    limits = (request.max_tokens, request.max_completion_tokens)
+    if None not in limits and limits[0] != limits[1]:
+        raise InvalidRequest(
+            "'max_tokens' and 'max_completion_tokens' are two names of one limit"
+            " and were given different values.",
+            param="max_tokens",
+        )
+    if request.tools or request.tool_choice is not None:
+        _check_tools(request, schemas)
+    if isinstance(request.response_format, JsonSchemaFormat):
+        schema = request.response_format.json_schema.schema_
+        if schema is not UNSET:
+            schemas.check(schema, "response_format.json_schema.schema")
+    return request
+
+
+def _check_tools(request: ChatRequest, schemas: SchemaBounds) -> None:
+    names = set()
+    for index, tool in enumerate(request.tools or ()):
+        if tool.function.name in names:
+            raise InvalidRequest(
+                f"Two tools are named '{tool.function.name}'.",
+                param=f"tools[{index}].function.name",
+            )
+        names.add(tool.function.name)
+        if tool.function.parameters is not UNSET:
+            schemas.check(tool.function.parameters, f"tools[{index}].function.parameters")
+    choice = request.tool_choice
+    if choice in ("auto", "required") and not names:
+        raise InvalidRequest(
+            "'tool_choice' is only allowed when 'tools' are given.", param="tool_choice"
+        )
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+        raise InvalidRequest(
+            f"'tool_choice' names '{choice.function.name}', which is not among 'tools'.",
+            param="tool_choice.function.name",
+        )

@@ -1,0 +1,63 @@
+"""JSON body to typed request, or an error that names the field."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from prime_inference.domain.errors import InvalidRequest, UnknownParameter
+from prime_inference.domain.suggestions import did_you_mean
+
+T = TypeVar("T")
+
+_UNKNOWN = re.compile(
+    r"Object contains unknown field `(?P<field>.*?)`(?: - at `(?P<path>.*)`)?", re.S
+)
+_AT = re.compile(r"(?P<what>.*) - at `(?P<path>[^`]*)`", re.S)
+_MISSING = re.compile(r"Object missing required field `(?P<field>\w+)`")
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Decode `body`. Raises InvalidRequest, UnknownParameter."""
+    if not body:
+        raise InvalidRequest("The request has no body; a JSON object is expected.")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), decoder.type) from None
+    except RecursionError:
+        raise InvalidRequest("The request body is nested too deeply.") from None
+    except ValueError as error:  # malformed JSON, invalid UTF-8
+        raise InvalidRequest(f"The request body is not valid JSON: {error}.") from None
+
+
+def _explain(text: str, target: object) -> InvalidRequest:
+    if unknown := _UNKNOWN.fullmatch(text):
+        return _unknown_field(unknown["field"], unknown["path"] or "$", target)
+    located = _AT.fullmatch(text)
+    what, path = (located["what"], located["path"]) if located else (text, "$")
+    if missing := _MISSING.fullmatch(what):
+        param = _join(path, missing["field"])
+        return InvalidRequest(f"Missing required parameter: '{param}'.", param=param)
+    param = _join(path)
+    if not param:
+        return InvalidRequest(f"The request body is wrong: {what}.")
+    return InvalidRequest(f"Invalid value for '{param}': {what}.", param=param)
+
+
+def _unknown_field(name: str, path: str, target: object) -> UnknownParameter:
+    param = _join(path, name)
+    known: tuple[str, ...] = ()
+    if path == "$" and isinstance(target, type) and issubclass(target, msgspec.Struct):
+        known = target.__struct_encode_fields__
+    return UnknownParameter(
+        f"Unknown parameter: '{param}'.{did_you_mean(name, known)}", param=param
+    )
+
+
+def _join(path: str, name: str = "") -> str:
+    """`$.messages[0]` and `role` to `messages[0].role`."""
+    base = path.removeprefix("$").removeprefix(".")
+    return f"{base}.{name}" if base and name else base or name

@@ -1,0 +1,44 @@
+"""An answer of embeddings, rebuilt under our model name."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw, Struct
+
+from prime_inference.domain.errors import UpstreamMalformed
+from prime_inference.domain.usage import Usage
+from prime_inference.wire.openai.answers import Count, UpstreamUsage
+
+
+class Embedding(Struct):
+    embedding: Raw
+    index: Count = 0
+
+
+class EmbeddingAnswer(Struct):
+    data: list[Embedding]
+    usage: UpstreamUsage | None = None
+
+
+_answers = msgspec.json.Decoder(EmbeddingAnswer)
+
+
+def rebuild_embeddings(data: bytes, *, model: str, inputs: int) -> tuple[bytes, Usage]:
+    """The client's body and its usage. Raises UpstreamMalformed."""
+    try:
+        answer = _answers.decode(data)
+    except (ValueError, RecursionError):
+        raise UpstreamMalformed("The upstream's answer is not what its API promises.") from None
+    if sorted(item.index for item in answer.data) != list(range(inputs)):
+        raise UpstreamMalformed("The upstream gave another number of embeddings than inputs.")
+    usage = answer.usage.to_usage() if answer.usage else Usage()
+    body = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": item.index, "embedding": item.embedding}
+            for item in sorted(answer.data, key=lambda item: item.index)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens},
+    }
+    return msgspec.json.encode(body), usage

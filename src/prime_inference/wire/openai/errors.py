@@ -1,0 +1,31 @@
+"""OpenAI's error object, with OpenRouter's `metadata.error_type`."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from prime_inference.domain.errors import ApiError
+from prime_inference.wire.http import Headers
+
+JSON_TYPE = (b"content-type", b"application/json")
+
+
+def error_object(error: ApiError) -> dict[str, object]:
+    """The value of `error`; `code` and `type` are always strings."""
+    return {
+        "message": error.message,
+        "type": error.kind,
+        "param": error.param,
+        "code": error.code,
+        "metadata": {"error_type": error.error_type, **error.details},
+    }
+
+
+def render_error(error: ApiError, status: int | None = None) -> tuple[int, Headers, bytes]:
+    """Status, headers and body of an error answer. `Retry-After` is whole seconds, rounded up."""
+    headers = [JSON_TYPE]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+    return status or error.status, headers, msgspec.json.encode({"error": error_object(error)})
