@@ -14,7 +14,7 @@ import typer
 
 from prime_inference.cli.failures import CommandFailed, WrongUsage
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, TextOrJson, json_help
-from prime_inference.cli.progress import DownloadProgress
+from prime_inference.cli.progress import DownloadProgress, Milestones
 from prime_inference.cli.terminal import Column, Terminal
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ class CheckpointUnfit(CommandFailed):
     """The checkpoint cannot be folded, or the target folder cannot be written."""
 
     code = "checkpoint_unfit"
+
+
+class EvaluationFailed(CommandFailed):
+    """An endpoint did not answer, or the answers on disk belong to another run."""
+
+    code = "evaluation_failed"
 
 
 class ExtraMissing(CommandFailed):
@@ -70,7 +76,7 @@ def fold_scales(
     if (target is None) != dry_run:
         raise WrongUsage("Give a target folder, or --dry-run without one.")
     terminal = Terminal(plain=plain)
-    with _explained():
+    with _explained(CheckpointUnfit):
         from prime_inference.kvcache.checkpoint import fold, plan_fold
 
         plan = plan_fold(checkpoint, _exponents(calibration))
@@ -129,6 +135,79 @@ def rows(
         terminal.table("KV rows on synthetic latents", *_rows_table(results))
 
 
+ENDPOINTS_EPILOG = json_help(
+    "[{task, tokens (0: all), questions, reference, candidate, low, high}, ...]; low and high"
+    " bound candidate - reference at 95 % confidence"
+)
+
+
+@eval_kv.command("endpoints", cls=Command, epilog=ENDPOINTS_EPILOG)
+def endpoints(
+    reference: Annotated[str, typer.Option(help="Base URL of the BF16 or FP8 endpoint.")],
+    candidate: Annotated[str, typer.Option(help="Base URL of the NVFP4 endpoint.")],
+    model: Annotated[str, typer.Option(help="Model to ask for.")],
+    out: Annotated[Path, typer.Option(help="Folder of answers and report; resumes a run.")],
+    candidate_model: Annotated[
+        str | None, typer.Option(help="Its name at the candidate, if another.")
+    ] = None,
+    lengths: Annotated[
+        str, typer.Option(help="Tokens of context, separated by commas.")
+    ] = "4096,16384,65536,131072",
+    questions: Annotated[int, typer.Option(help="Per task and length.", min=1)] = 16,
+    concurrency: Annotated[int, typer.Option(help="At each endpoint.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the questions.", min=0)] = 0,
+    reference_key: Annotated[str | None, typer.Option(envvar="PRIME_EVAL_REFERENCE_KEY")] = None,
+    candidate_key: Annotated[str | None, typer.Option(envvar="PRIME_EVAL_CANDIDATE_KEY")] = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Ask two endpoints the same long-context questions and compare their scores, paired.
+
+    Examples:
+      prime inference eval kv endpoints --reference http://a/v1 --candidate http://b/v1
+        --model z-ai/glm-5.3 --out ./kv-run
+    """
+    import asyncio
+    import time
+    from dataclasses import asdict
+
+    terminal = Terminal(plain=plain)
+    milestones = Milestones()
+
+    def progress(done: int, total: int) -> None:
+        if milestones.due(done, total, time.monotonic()):
+            terminal.note(f"{done} of {total} answers")
+
+    with _explained():
+        from prime_inference.kvcache.accuracy import comparison, tasks
+        from prime_inference.kvcache.accuracy import endpoints as harness
+
+        sizes = tuple(int(one) for one in lengths.split(","))
+        models = {"reference": model, "candidate": candidate_model or model}
+        settings = harness.RunSettings(seed, sizes, questions, tasks.TASKS, models)
+        out.mkdir(parents=True, exist_ok=True)
+        file = harness.AnswerFile(out / "answers.jsonl", settings)
+        asked = list(tasks.make_questions(seed, sizes, questions))
+        both = [
+            harness.Endpoint("reference", reference, models["reference"], reference_key),
+            harness.Endpoint("candidate", candidate, models["candidate"], candidate_key),
+        ]
+        try:
+            asyncio.run(
+                harness.ask_all(both, asked, file, concurrency=concurrency, progress=progress)
+            )
+        except* harness.EndpointFailed as failures:
+            raise EvaluationFailed(
+                str(failures.exceptions[0]), hint="Run it again to go on from here."
+            ) from None
+        cells = comparison.compare(asked, file.answers)
+        comparison.write_report(out, cells)
+    if output == "json":
+        terminal.json([asdict(cell) for cell in cells])
+    else:
+        terminal.line(comparison.markdown(cells))
+
+
 def _rows_table(results: list[RowQuality]) -> tuple[list[Column], list[list[str]]]:
     columns = [
         Column("tail"),
@@ -164,15 +243,15 @@ def _exponents(calibration: Path | None) -> dict[str, int] | None:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn what the package raises into failures of a command."""
+def _explained(failure: type[CommandFailed] = EvaluationFailed) -> Iterator[None]:
+    """Turn what the package raises into `failure`."""
     try:
         from prime_inference.kvcache.errors import KvCacheError
 
         try:
             yield
         except (KvCacheError, OSError, ValueError) as error:
-            raise CheckpointUnfit(str(error)) from error
+            raise failure(str(error)) from error
     except ModuleNotFoundError as error:
         raise ExtraMissing(
             f"{error.name} is not installed.", hint="Install the extra: prime-inference[kv]"

@@ -169,7 +169,7 @@ class RecallModel(nn.Module):
         else:
             chosen = scores.topk(top_k, dim=-1).indices
             allowed = torch.zeros(len(hidden), questions, context, dtype=torch.bool)
-            mask[:, 0, context:, :context] = allowed.scatter(2, chosen, True)  # noqa: FBT003
+            mask[:, 0, context:, :context] = allowed.scatter(2, chosen, True)
         added, weights = self.second(hidden, mask, keep)
         logits = self.head((hidden + added)[:, context:])
         return logits, weights[:, :, context:, :context].mean(dim=1), scores
@@ -216,9 +216,10 @@ def train(
         answer_loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch.answers.flatten())
         target = weights.detach()
         target = target / target.sum(dim=-1, keepdim=True).clamp(min=1e-9)
-        index_loss = nn.functional.kl_div(
-            scores.log_softmax(dim=-1), target, reduction="batchmean"
-        ) / target.shape[1]
+        index_loss = (
+            nn.functional.kl_div(scores.log_softmax(dim=-1), target, reduction="batchmean")
+            / target.shape[1]
+        )
         optimizer.zero_grad()
         (answer_loss + index_loss).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
