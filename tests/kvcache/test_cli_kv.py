@@ -59,7 +59,7 @@ def test_calibration_latents_decide_where_they_are_given(
 ) -> None:
     latents = np.zeros((3, 512), np.float32)
     latents[1, 7] = 0.02
-    np.savez(tmp_path / "latents.npz", **{layer(0): latents})
+    np.savez(tmp_path / "latents.npz", allow_pickle=False, **{layer(0): latents})
     result = prime(
         "kv", "fold-scales", model, tmp_path / "out",
         "--calibration", tmp_path / "latents.npz", "-o", "json",

@@ -135,6 +135,53 @@ def rows(
         terminal.table("KV rows on synthetic latents", *_rows_table(results))
 
 
+SELECTOR_EPILOG = json_help(
+    "[{max_abs, arm, accuracy, recall, overlap, kl, passes}, ...]; passes: within the"
+    " allowance of the fp8 arm at the same magnitude"
+)
+
+
+@eval_kv.command("selector", cls=Command, epilog=SELECTOR_EPILOG)
+def selector(
+    seed: Annotated[int, typer.Option(help="Seed of model and contexts.", min=0)] = 0,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Train a small sparse-attention model and see whether its selector survives compression.
+
+    Takes some minutes on one core; needs the extra kv-torch.
+
+    Examples:
+      prime inference eval kv selector
+    """
+    terminal = Terminal(plain=plain)
+    with _explained(), terminal.waiting("training and asking"):
+        from prime_inference.kvcache.accuracy.selector import evaluate_selector, trained_model
+
+        results = list(evaluate_selector(trained_model(seed), seed=seed))
+    fp8 = {one.max_abs: one for one in results if one.arm == "fp8"}
+    passed = [one.passes(fp8[one.max_abs]) for one in results]
+    if output == "json":
+        terminal.json(
+            [one.as_json() | {"passes": ok} for one, ok in zip(results, passed, strict=True)]
+        )
+        return
+    titles = ("max |latent|", "arm", "accuracy", "recall", "overlap", "KL", "passes")
+    cells = [
+        [
+            f"{one.max_abs:g}",
+            one.arm,
+            f"{one.accuracy:.3f}",
+            f"{one.recall:.3f}",
+            f"{one.overlap:.3f}",
+            f"{one.kl:.4f}",
+            "yes" if ok else "no",
+        ]
+        for one, ok in zip(results, passed, strict=True)
+    ]
+    terminal.table("Selector through compressed rows", [Column(one) for one in titles], cells)
+
+
 ENDPOINTS_EPILOG = json_help(
     "[{task, tokens (0: all), questions, reference, candidate, low, high}, ...]; low and high"
     " bound candidate - reference at 95 % confidence"
@@ -254,5 +301,6 @@ def _explained(failure: type[CommandFailed] = EvaluationFailed) -> Iterator[None
             raise failure(str(error)) from error
     except ModuleNotFoundError as error:
         raise ExtraMissing(
-            f"{error.name} is not installed.", hint="Install the extra: prime-inference[kv]"
+            f"{error.name} is not installed.",
+            hint="Install the extra: prime-inference[kv], or [kv-torch] for `selector`.",
         ) from error

@@ -130,7 +130,8 @@ def block_codes(blocks: Floats, scales: Bytes) -> Bytes:
 
 def _wanted_scale(blocks: Floats, largest_code: np.float32) -> Floats:
     amax = np.fmax.reduce(np.abs(blocks), axis=-1, initial=np.float32(0))
-    return np.maximum(amax / largest_code, np.float32(MIN_SCALE))
+    wanted: Floats = np.maximum(amax / largest_code, np.float32(MIN_SCALE))
+    return wanted
 
 
 def _squared_error(blocks: Floats, scales: Bytes) -> Floats:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_the_kernels_compile_for_hopper_and_take_what_the_checked_report_says(
     checked = json.loads(build.RESOURCES.read_text())
     if build.compiler_release() != checked["nvcc"]:
         return  # another compiler may use other registers; the bounds above still hold
-    assert {name: build.asdict(one) for name, one in kernels.items()} == checked["kernels"]
+    assert {name: asdict(one) for name, one in kernels.items()} == checked["kernels"]
 
 
 def test_arguments_that_the_kernel_would_misread_are_refused() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -48,7 +50,7 @@ def test_the_kernel_is_within_the_bound_of_float64(
 def test_the_same_input_gives_the_same_bits_and_unused_memory_has_no_say() -> None:
     case = decode_case(7, batch=3, heads=16, slots=60, top_k=70)
     first, first_lse = decoded(case, 3)
-    poisoned = DecodeCase(**{**vars_of(case), "rows": case.rows.copy()})
+    poisoned = replace(case, rows=case.rows.copy())
     used = case.indices[(case.indices >= 0) & (case.indices < 60)]
     poisoned.rows[np.setdiff1d(np.arange(60), used)] = 0xFF
     second, second_lse = decoded(poisoned, 3)
@@ -75,7 +77,3 @@ def test_tensors_of_other_shapes_are_refused() -> None:
         sparse_decode(query, cache, index.repeat(2, 1), scale=1)
     with pytest.raises(ValueError, match="splits"):
         sparse_decode(query, cache, index, scale=1, splits=0)
-
-
-def vars_of(case: DecodeCase) -> dict:
-    return {name: getattr(case, name) for name in case.__dataclass_fields__}

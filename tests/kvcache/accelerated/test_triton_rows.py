@@ -24,7 +24,7 @@ def written(latent: np.ndarray, rope: np.ndarray, writer: Writer) -> np.ndarray:
     cache = torch.full((1, len(latent), 352), 0xAA, dtype=torch.uint8)
     slots = torch.arange(len(latent))
     write_rows(torch.from_numpy(latent), torch.from_numpy(rope), cache, slots, writer=writer)
-    return cache[0].numpy()
+    return np.asarray(cache[0].numpy())
 
 
 @pytest.mark.parametrize("writer", WRITERS)

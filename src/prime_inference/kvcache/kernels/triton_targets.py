@@ -7,6 +7,7 @@ when the kernels are imported; so tests run this in a process of its own.
 
 import json
 import sys
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -25,10 +26,10 @@ def _sources() -> dict[str, tuple[ASTSource, dict[str, object]]]:
     part = {"query": "*bf16", "cache": "*u8", "indices": "*i32", "lengths": "*i32"}
     part |= {"parts": "*fp32", "largest": "*fp32", "totals": "*fp32", "scale_log2": "fp32"}
     part |= {"heads": "i32", "slots": "i32", "block_tokens": "i32"} | strides
-    tiles = {"head_tile": triton_decode.HEADS, "row_tile": triton_decode.TILE}
+    tiles: dict[str, object] = {"head_tile": triton_decode.HEADS, "row_tile": triton_decode.TILE}
     combine = {"parts": "*fp32", "largest": "*fp32", "totals": "*fp32", "out": "*fp32"}
     combine |= {"lse": "*fp32", "heads": "i32", "splits": "i32"}
-    exact = {"num_warps": 1, "enable_fp_fusion": False}
+    exact: dict[str, object] = {"num_warps": 1, "enable_fp_fusion": False}
     return {
         "write_rows.round_up": (
             _source(triton_rows._write_rows, rows, {"four_over_six": False}),
@@ -53,7 +54,7 @@ def _sources() -> dict[str, tuple[ASTSource, dict[str, object]]]:
     }
 
 
-def _source(kernel, types: dict[str, str], constants: dict[str, object]) -> ASTSource:
+def _source(kernel: Any, types: dict[str, str], constants: dict[str, object]) -> ASTSource:
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
