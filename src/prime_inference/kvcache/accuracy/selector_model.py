@@ -184,9 +184,9 @@ def window_mask(length: int) -> Tensor:
 
 def rotate(values: Tensor, positions: Tensor) -> Tensor:
     """Rotary embedding of [..., T, 64], interleaved pairs, base 10000."""
-    frequency = 10000.0 ** (-torch.arange(0, ROPE_DIMS, 2) / ROPE_DIMS)
+    frequency = 10000.0 ** (-torch.arange(0, ROPE_DIMS, 2, dtype=torch.float64) / ROPE_DIMS)
     angle = positions[:, None] * frequency
-    cos, sin = angle.cos(), angle.sin()
+    cos, sin = angle.cos().to(values.dtype), angle.sin().to(values.dtype)
     even, odd = values[..., 0::2], values[..., 1::2]
     turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
     return turned.flatten(-2)
