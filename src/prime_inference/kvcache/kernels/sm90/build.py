@@ -1,7 +1,8 @@
 """Compile the CUDA kernels for sm_90a and report what they take of a multiprocessor.
 
-`python -m prime_inference.kvcache.kernels.sm90.build` writes resources.json beside this file
-anew; a test compiles again and compares.
+`python -m prime_inference.kvcache.kernels.sm90.build LIBRARY` compiles the library; without an
+argument it writes resources.json beside this file anew, which a test compares with a fresh
+compilation.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def compiler_release() -> str:
     return match[1] if match else "unknown"
 
 
-def main() -> None:
+def main(library: str | None = None) -> None:
+    if library is not None:
+        compile_library(Path(library).resolve())
+        return
     with tempfile.TemporaryDirectory() as folder:
         kernels = compile_library(Path(folder) / "decode.so")
     report = {
@@ -123,4 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])
