@@ -24,6 +24,7 @@ from prime_inference.kvcache.kernels.sm90.params import (
     cluster_size,
 )
 from prime_inference.kvcache.minifloat import e4m3_table, encode_e4m3
+from prime_inference.kvcache.nvfp4 import dequantize
 from tests.kvcache.decode_cases import DecodeCase, decode_case
 
 EMULATOR = Path(__file__).parent / "emulator"
@@ -68,6 +69,8 @@ def run(
     two_launches: bool = False,
     reverse: bool = False,
     bf16_out: bool = False,
+    bf16_query: npt.NDArray[np.uint16] | None = None,
+    all_indices: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     batch, heads, _ = case.query.shape
     cache = aligned(case.rows if rows is None else rows)
@@ -77,10 +80,10 @@ def run(
     partial = np.full((batch, parts, heads, 512), np.nan, np.float32) if two_launches else None
     stats = np.full((batch, parts, heads, 2), np.nan, np.float32) if two_launches else None
     params = DecodeParams(
-        query=address(case.query),
+        query=address(case.query if bf16_query is None else bf16_query),
         cache=address(cache),
         indices=address(case.indices),
-        lengths=address(case.lengths),
+        lengths=None if all_indices else address(case.lengths),
         out=address(out),
         lse=address(lse),
         parts=address(partial),
@@ -93,6 +96,7 @@ def run(
         top_k=case.indices.shape[1],
         slots=len(cache),
         block_tokens=4,
+        query_bf16=bf16_query is not None,
         out_bf16=bf16_out,
     )
     code = emulator.emulate_sparse_decode(
@@ -176,6 +180,25 @@ def test_a_bfloat16_output_is_the_float32_output_rounded(emulator) -> None:
     bits = exact.view(np.uint32)
     want = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
     np.testing.assert_array_equal(run(emulator, case, 2, bf16_out=True)[0], want)
+
+
+def test_a_bfloat16_query_is_taken_as_it_is(emulator) -> None:
+    case = decode_case(17, batch=2, heads=16, slots=40, top_k=50)
+    bits = (case.query.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    exact = (bits.astype(np.uint32) << 16).view(np.float32)
+    want, _ = sparse_decode(
+        exact, *dequantize(case.rows), case.indices, scale=case.scale, lengths=case.lengths
+    )
+    out, _ = run(emulator, case, 2, bf16_query=bits)
+    assert relative_l2(out, want) < 2e-3
+
+
+def test_without_lengths_every_index_counts(emulator) -> None:
+    case = decode_case(18, batch=2, heads=16, slots=40, top_k=50)
+    case.indices[case.indices == 0] = 7  # row 0 is NaN
+    want, _ = sparse_decode(case.query, *dequantize(case.rows), case.indices, scale=case.scale)
+    out, _ = run(emulator, case, 2, all_indices=True)
+    assert relative_l2(out, want) < 2e-3
 
 
 @pytest.mark.parametrize(("heads", "parts"), [(16, 4), (64, 2)])
