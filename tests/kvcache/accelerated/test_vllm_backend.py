@@ -52,9 +52,11 @@ def test_hopper_takes_the_rows_that_vllm_refuses_and_the_rest_is_as_before(hoppe
     from vllm.platforms.interface import DeviceCapability
 
     def answer(backend: Any, dtype: str, head_size: int = 576) -> str | None:
-        return backend.supports_combination(
-            head_size, torch.bfloat16, dtype, 64, True, False, True, False, DeviceCapability(9, 0)
+        hopper_capability = DeviceCapability(9, 0)
+        reason: str | None = backend.supports_combination(
+            head_size, torch.bfloat16, dtype, 64, True, False, True, False, hopper_capability
         )
+        return reason
 
     stock = hopper.FlashMLASparseBackend
     assert "SM100" in (answer(stock, "nvfp4_ds_mla") or "")
