@@ -7,13 +7,14 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine
 from http import HTTPStatus
+from inspect import CORO_CREATED, getcoroutinestate
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from prime_inference.domain.errors import ApiError, InternalFailure, InvalidRequest
-from prime_inference.wire.http import Request, header_lines
+from prime_inference.wire.http import Fields, Request, header_lines
 from prime_inference.wire.http_reader import BODY, HEAD, IDLE, RequestReader
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_chunked", "_congestion", "_deaf", "_head_only", "_ignored", "_keep_alive", "_limits",
+        "_chunked", "_congestion", "_deaf", "_head_only", "_keep_alive", "_limits",
         "_loop", "_lost", "_queue", "_queued_bytes", "_reader", "_server", "_streaming", "_task",
         "_transport", "_unsent", "closing", "deadline", "ended", "started",
     )  # fmt: skip
@@ -59,8 +60,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None  # uvloop's transports are of a class of their own
         self._queue: deque[tuple[Request | ApiError, bool, bool]] = deque()
         self._queued_bytes = 0
-        self._deaf = False  # the last request has come: what follows is thrown away
-        self._ignored = False  # something was
+        self._deaf = False  # something came that is not read: nor is what follows it
         self._task: asyncio.Task[None] | None = None
         self._congestion: asyncio.Future[None] | None = None
         self._unsent = 0  # bytes, when the time limit for writing was last set
@@ -93,9 +93,7 @@ class Connection(asyncio.Protocol):
             self.cut()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf or self.closing:
-            self._ignored = True
-        else:
+        if not self._deaf and not self.closing:
             self._reader.feed(data)
 
     def eof_received(self) -> None:
@@ -123,10 +121,14 @@ class Connection(asyncio.Protocol):
         self._reader.close()
         self._queue.clear()
         self._decongest()
+        task = self._task
+        if task is not None and not self.ended:
+            task.cancel()
+            coroutine = cast("Coroutine[Any, Any, None]", task.get_coro())
+            if getcoroutinestate(coroutine) == CORO_CREATED:
+                self._task = None  # it will not even begin, so that it cannot end either
         if self._task is None:
             self._server.forget(self)
-        elif not self.ended:
-            self._task.cancel()
 
     def _decongest(self) -> None:
         congestion, self._congestion = self._congestion, None
@@ -148,13 +150,13 @@ class Connection(asyncio.Protocol):
             self._serve(request, keep_alive, chunked)
         else:
             self._enqueue(request, keep_alive, chunked)
-        self._deaf = not keep_alive
 
     def refuse(self, error: ApiError) -> None:
-        """Answer, in its turn, what cannot be served, and nothing after it."""
-        if self._deaf:
-            return
-        self._deaf = self._ignored = True
+        """Answer, in its turn, what cannot be served, and nothing after it.
+
+        What follows a request with `Connection: close` comes here too; its turn does not come.
+        """
+        self._deaf = True
         if self._task is None and self._congestion is None:
             self._answer_refusal(error)
         else:
@@ -206,7 +208,7 @@ class Connection(asyncio.Protocol):
         elif self.closing:
             pass  # the connection's end is on its way
         elif not self._keep_alive:
-            self._linger() if self._ignored else self._close()
+            self._linger() if self._deaf else self._close()
         elif self._congestion is None:
             self._serve_next()
 
@@ -237,7 +239,7 @@ class Connection(asyncio.Protocol):
 
     # -- Reply
 
-    def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    def send(self, status: int, headers: Fields, body: bytes) -> None:
         if self.closing:
             return
         assert not self.started, "an answer was already started"
@@ -250,7 +252,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
 
-    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def start(self, status: int, headers: Fields) -> None:
         if self.closing:
             return
         assert not self.started, "an answer was already started"
@@ -294,16 +296,15 @@ class Connection(asyncio.Protocol):
         if self._congestion is not None:
             await asyncio.shield(self._congestion)
 
-    def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    def _head(self, status: int, headers: Fields) -> bytes:
         if self._server.draining and not self._queue:
             self._keep_alive = False
         if not self._keep_alive:
             connection = b"connection: close\r\n"
         else:  # HTTP/1.0 keeps a connection only where both sides say so
             connection = b"" if self._chunked else b"connection: keep-alive\r\n"
-        return b"".join(
-            (STATUS_LINES[status], self._server.date_line(), header_lines(headers), connection)
-        )
+        lines = headers if isinstance(headers, bytes) else header_lines(headers)
+        return b"".join((STATUS_LINES[status], self._server.date_line(), lines, connection))
 
     # -- time limits and closing
 
