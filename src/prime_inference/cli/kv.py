@@ -136,8 +136,8 @@ def rows(
 
 
 SELECTOR_EPILOG = json_help(
-    "[{max_abs, arm, accuracy, recall, overlap, kl, passes}, ...]; passes: within the"
-    " allowance of the fp8 arm at the same magnitude"
+    "[{max_abs, arm, accuracy, recall, overlap, kl}, ...]; overlap: share of the selection"
+    " that the exact cache selects too"
 )
 
 
@@ -159,14 +159,10 @@ def selector(
         from prime_inference.kvcache.accuracy.selector import evaluate_selector, trained_model
 
         results = list(evaluate_selector(trained_model(seed), seed=seed))
-    fp8 = {one.max_abs: one for one in results if one.arm == "fp8"}
-    passed = [one.passes(fp8[one.max_abs]) for one in results]
     if output == "json":
-        terminal.json(
-            [one.as_json() | {"passes": ok} for one, ok in zip(results, passed, strict=True)]
-        )
+        terminal.json([one.as_json() for one in results])
         return
-    titles = ("max |latent|", "arm", "accuracy", "recall", "overlap", "KL", "passes")
+    titles = ("max |latent|", "arm", "accuracy", "recall", "overlap", "KL")
     cells = [
         [
             f"{one.max_abs:g}",
@@ -175,9 +171,8 @@ def selector(
             f"{one.recall:.3f}",
             f"{one.overlap:.3f}",
             f"{one.kl:.4f}",
-            "yes" if ok else "no",
         ]
-        for one, ok in zip(results, passed, strict=True)
+        for one in results
     ]
     terminal.table("Selector through compressed rows", [Column(one) for one in titles], cells)
 

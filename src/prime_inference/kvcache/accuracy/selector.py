@@ -27,10 +27,6 @@ TOP_K: Final = 8
 QUESTIONS: Final = 32
 DECOYS: Final = 24  # three times what fits into the selection
 CONTEXTS: Final = 4
-# What an arm may lose against FP8, which is served today: three times its divergence, and
-# three of a hundred selected positions.
-ALLOWED_KL: Final = 3.0
-ALLOWED_OVERLAP: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +47,6 @@ class SelectorQuality:
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
-
-    def passes(self, fp8: SelectorQuality) -> bool:
-        """Whether this arm keeps what the FP8 arm keeps, within the allowance."""
-        return self.kl <= ALLOWED_KL * fp8.kl and self.overlap >= fp8.overlap - ALLOWED_OVERLAP
 
 
 def trained_model(
