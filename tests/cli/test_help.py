@@ -18,7 +18,8 @@ from .conftest import Prime
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The path of every command, however deep its group."""
-    for name, command in (group or typer.main.get_command(app)).commands.items():
+    root: Any = group or typer.main.get_command(app)
+    for name, command in root.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
         else:
