@@ -129,6 +129,34 @@ async def test_an_embedding_has_unit_length_and_takes_a_long_input(engine: Local
     assert answer["usage"]["prompt_tokens"] == 101
 
 
+async def test_an_engine_that_cannot_load_again_is_tried_until_it_can(
+    model_file: Path, tmp_path: Path
+):
+    file = tmp_path / "model.gguf"
+    file.symlink_to(model_file)
+    engine = LocalEngine(file, slots=1, context_tokens=512)
+    await engine.start()
+    assert engine.pid is not None
+    file.unlink()
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: engine.state == "restarting")
+    await asyncio.sleep(1.5)
+    assert engine.state == "restarting"
+    file.symlink_to(model_file)
+    await until(lambda: engine.state == "ready")
+    assert (await ask(engine)).status_code == 200
+    await engine.stop()
+
+
+async def test_an_engine_stopped_while_it_waits_to_start_again_stays_stopped(engine: LocalEngine):
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: engine.state == "restarting")
+    await engine.stop()
+    assert engine.state == "stopped"
+    assert engine.pid is None
+
+
 async def test_a_stopped_engine_leaves_no_process(model_file: Path):
     engine = LocalEngine(model_file, slots=1, context_tokens=512)
     await engine.start()
@@ -136,7 +164,21 @@ async def test_a_stopped_engine_leaves_no_process(model_file: Path):
     assert pid is not None
     await engine.stop()
     assert engine.state == "stopped"
-    assert not alive(pid)
+    with pytest.raises(ProcessLookupError):  # a zombie would take the signal
+        os.kill(pid, 0)
+
+
+async def test_a_start_that_is_given_up_leaves_no_process(model_file: Path):
+    engine = LocalEngine(model_file, slots=1, context_tokens=512)
+    start = asyncio.create_task(engine.start())
+    await until(lambda: engine.pid is not None)
+    pid = engine.pid
+    assert pid is not None
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_a_file_that_is_no_model_is_an_error_with_the_engines_words(tmp_path: Path):

@@ -33,7 +33,10 @@ def main() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies, and look whether it already has."""
+    """Ask the kernel for SIGKILL when the parent dies, and look whether it already has.
+
+    To the kernel the parent is the thread that started us: that of the event loop.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

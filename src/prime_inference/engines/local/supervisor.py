@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from prime_inference.domain.errors import CannotStart
+from prime_inference.engines.local.backoff import Backoff
 from prime_inference.engines.local.settings import (
     ENGINE_ENVIRONMENT,
     EngineSettings,
@@ -28,8 +29,6 @@ STOP_SECONDS = 5.0  # SIGTERM ends it at once; only a process that the kernel ho
 PROBE_SECONDS = 10.0  # between two looks at whether the engine still works
 PROBE = b"GET /slots HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\r\n"
 STUCK_SECONDS = 60.0  # a batch of a 70B model on a few cores takes half of that
-BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # a crash is rare; a crash loop is not
-HEALTHY_SECONDS = 60.0  # running this long, the next crash starts the backoff anew
 STDERR_BYTES = 4096  # about 30 lines; a file that cannot be loaded makes 15
 
 
@@ -152,28 +151,29 @@ class LocalEngine:
 
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
-        failures = 0
+        backoff = Backoff()
         while True:
             assert self._process is not None
             began = loop.time()
             status = await self._until_dead(self._process)
             self.state = "restarting"
-            if loop.time() - began > HEALTHY_SECONDS:
-                failures = 0
-            while True:
-                pause = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
-                log.warning("the engine died (status %s); starting it in %.1f s", status, pause)
-                await asyncio.sleep(pause)
-                failures += 1
-                try:
-                    await self._spawn()
-                    break
-                except (EngineFailed, OSError) as error:  # OSError: no memory for a process
-                    status = -1
-                    log.error("%s", error)
-                    await self._end()
+            log.warning("the engine died (status %d)", status)
+            await self._start_again(backoff, loop.time() - began)
             self.restarts += 1
             self.state = "ready"
+
+    async def _start_again(self, backoff: Backoff, ran_seconds: float) -> None:
+        """Try until it runs: whoever repairs the cause need not also restart us."""
+        while True:
+            pause = backoff.pause(ran_seconds)
+            log.info("starting the engine in %.1f s", pause)
+            await asyncio.sleep(pause)
+            try:
+                return await self._spawn()
+            except (EngineFailed, OSError) as error:  # OSError: no memory for a process
+                log.error("%s", error)
+                await self._end()
+                ran_seconds = 0.0
 
     async def _until_dead(self, process: asyncio.subprocess.Process) -> int:
         """The exit status of a process that died, or was killed because it was stuck."""
