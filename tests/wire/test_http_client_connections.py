@@ -95,6 +95,16 @@ async def test_a_connection_that_its_upstream_will_close_is_not_used_again(
     pool.close()
 
 
+async def test_a_pool_that_keeps_nothing_tells_its_upstream(upstream: StartUpstream):
+    up = await upstream(serve_forever)
+    pool = up.pool(idle=0)
+    for count in range(1, 3):
+        assert await ask(pool) == b"hello"
+        await up.deserted()
+        assert len(up.links) == count
+    assert all(b"\r\nconnection: close\r\n" in head for head in up.heads)
+
+
 async def test_a_kept_connection_that_its_upstream_closed_is_forgotten(upstream: StartUpstream):
     async def script(link: Link) -> None:
         await link.request()
