@@ -2,9 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from prime_inference.adapters.files.endpoint_file import EndpointFile
+from prime_inference.adapters.files.key_store import FileKeyStore
+from prime_inference.adapters.memory.catalog import MemoryCatalog
+from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.gateway.access_log import AccessLog
+from prime_inference.gateway.app import Gateway
+from prime_inference.gateway.auth import Authenticator
+from prime_inference.gateway.clocks import ClockLimits
+from prime_inference.gateway.control import ControlListener
+from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.models_api import ModelsApi
+from prime_inference.gateway.upstreams import Upstreams
+from prime_inference.ports.catalog import Catalog
+from prime_inference.wire.http_client import Origin
+from prime_inference.wire.http_server import HttpServer
+from prime_inference.wire.openai.errors import render_error
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 30.0  # Kubernetes' default grace period
+KEEP_ALIVE_SECONDS = 15.0  # load balancers close connections that are silent for 60 s
+
+ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
+    "vllm": frozenset({
+        "frequency_penalty", "logit_bias", "logprobs", "min_p", "n", "parallel_tool_calls",
+        "presence_penalty", "reasoning_effort", "repetition_penalty", "response_format", "seed",
+        "stop", "temperature", "tool_choice", "tools", "top_k", "top_logprobs", "top_p",
+    }),
+    "openai": frozenset({
+        "frequency_penalty", "logit_bias", "logprobs", "n", "parallel_tool_calls",
+        "presence_penalty", "reasoning_effort", "response_format", "seed", "stop", "temperature",
+        "tool_choice", "tools", "top_logprobs", "top_p",
+    }),
+    "llama.cpp": frozenset({
+        "frequency_penalty", "logit_bias", "logprobs", "min_p", "presence_penalty",
+        "response_format", "seed", "stop", "temperature", "top_k", "top_logprobs", "top_p",
+    }),
+}  # fmt: skip
+"""Parameters that each kind of engine honours; everything else is refused by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenOptions:
+    """Where a gateway listens, and where it keeps its state."""
+
+    state_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    control_port: int = 8001
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +84,23 @@ class ServeOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """What `prime inference gateway` is told: one upstream that already runs."""
+
+    listen: ListenOptions
+    upstream: str  # base URL, e.g. http://127.0.0.1:9000/v1
+    model_id: str
+    upstream_model: str | None = None  # the upstream's name for it, if another
+    engine: EngineKind = "vllm"
+    slots: int = 4096  # requests in flight at a time; the engine's own limit stands behind it
+    context_tokens: int = 131_072
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an upstream that is no base URL."""
+        Origin.parse(self.upstream)
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """A running server, as announced once it is ready to answer."""
 
@@ -32,6 +110,142 @@ class Endpoint:
     model: str
 
 
-async def serve(options: ServeOptions, announce: Callable[[Endpoint], None]) -> None:
+Announce = Callable[[Endpoint], None]
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a server's coroutine on the event loop that the gateway is made for."""
+    uvloop.run(main)
+
+
+async def gateway(options: GatewayOptions, announce: Announce) -> None:
+    """Run a gateway in front of one upstream until it is told to stop."""
+    model = Model(
+        id=options.model_id,
+        revision="unknown",
+        created=int(time.time()),
+        context_tokens=options.context_tokens,
+        max_output_tokens=options.context_tokens,
+    )
+    deployment = Deployment(
+        id="upstream",
+        model=model.id,
+        datacenter="local",
+        base_url=options.upstream,
+        engine=options.engine,
+        slots=options.slots,
+        upstream_model=options.upstream_model or options.model_id,
+        parameters=ENGINE_PARAMETERS[options.engine],
+        routes=frozenset({"chat/completions", "completions", "embeddings"}),
+    )
+    catalog = MemoryCatalog([model], [deployment])
+    async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
+        announce(endpoint(model.id))
+        await stop()
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    catalog: Catalog, options: ListenOptions, not_ready: Callable[[], str | None]
+) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
+    """A gateway's two listeners over `catalog`.
+
+    Yields a function that describes the endpoint for a model and one that waits for the
+    signal to stop and then drains. Raises StateFolderError, OSError for a port in use.
+    """
+    keys = FileKeyStore.open(options.state_dir, time.time())
+    metrics = Metrics()
+    upstreams = Upstreams(catalog)
+    access_log = AccessLog(options.state_dir / "generations.jsonl")
+    inference = Inference(
+        catalog,
+        upstreams,
+        metrics,
+        [access_log],
+        clocks=ClockLimits(),
+        keep_alive_seconds=options.keep_alive_seconds,
+    )
+    loop = asyncio.get_running_loop()
+    app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
+    control = ControlListener(metrics, not_ready)
+    public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
+    control_server = HttpServer(control.handle, render_error)
+    stop_signal = _StopSignal()
+    lag = loop.create_task(control.watch_loop())
+    endpoint_file = EndpointFile(options.state_dir)
+    try:
+        host, port = await public_server.start(options.host, options.port)
+        control_host, control_port = await control_server.start(options.host, options.control_port)
+
+        def endpoint(model: str) -> Endpoint:
+            found = Endpoint(
+                f"http://{_authority(host, port)}/api/v1",
+                f"http://{_authority(control_host, control_port)}",
+                keys.own_key,
+                model,
+            )
+            endpoint_file.write(found.base_url, found.control_url, model)
+            return found
+
+        async def stop() -> None:
+            await stop_signal.wait()
+            log.info("draining: %d requests in flight", public_server.in_flight)
+            drain = loop.create_task(public_server.drain(DRAIN_SECONDS))
+            await stop_signal.wait_again(drain)
+
+        _tune_garbage_collection()
+        yield endpoint, stop
+    finally:
+        endpoint_file.remove()
+        lag.cancel()
+        await public_server.close()
+        await control_server.close()
+        upstreams.close()
+        access_log.close()
+
+
+def _tune_garbage_collection() -> None:
+    """Look for reference cycles rarely: a request makes none, and looking costs.
+
+    With CPython's threshold of 700 a gateway spent 18 % of its CPU on collections that
+    found nothing (89 against 73 us a request). Young objects are held a little longer:
+    20,000 of them are about 2 MB.
+    """
+    gc.collect()
+    gc.freeze()  # what start-up made lives for ever
+    gc.set_threshold(20_000, 20, 20)
+
+
+class _StopSignal:
+    """SIGINT and SIGTERM: the first drains, the next stops at once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._received)
+
+    def _received(self) -> None:
+        self._count += 1
+        self._changed.set()
+
+    async def wait(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def wait_again(self, drain: asyncio.Task[None]) -> None:
+        """Return when `drain` is done or a second signal came."""
+        second = asyncio.ensure_future(self._changed.wait())
+        await asyncio.wait({drain, second}, return_when=asyncio.FIRST_COMPLETED)
+        second.cancel()
+        drain.cancel()
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def serve(options: ServeOptions, announce: Announce) -> None:
     """Run gateway and local engine until SIGINT or SIGTERM; a second SIGINT stops at once."""
     raise SystemExit("not wired yet")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from prime_inference.domain.usage import Usage
 
@@ -11,8 +12,7 @@ Outcome = Literal["complete", "cancelled", "failed", "refused"]
 """Answered whole; the client left; the upstream failed; never reached an upstream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True, gc=False):
     """What happened to a request, without a word of its content.
 
     Times are in seconds: `started_at` since the epoch, the others durations.

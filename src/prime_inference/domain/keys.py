@@ -46,11 +46,13 @@ def create(tenant: str, *, name: str, created_at: float) -> tuple[str, ApiKey]:
 
 
 def parse(text: str) -> str | None:
-    """The key id of a well-formed key; None if it is no key of ours or mistyped."""
+    """The key id in a key's text; None if it has not the form of a key.
+
+    The checksum is for finding keys offline; a wrong one fails in `verify` like any other
+    wrong digit.
+    """
     match = PATTERN.fullmatch(text)
-    if match is None or checksum(text[: -CHECKSUM_LENGTH - 1]) != match[3]:
-        return None
-    return match[1]
+    return match[1] if match is not None else None
 
 
 def verify(text: str, key: ApiKey) -> bool:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 UsageSource = Literal["upstream", "counted", "none"]
 """Who counted: the engine; the gateway, one token per content event; or nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True, gc=False):
     """Token counts. `cached_tokens` is part of prompt, `reasoning_tokens` of completion."""
 
     prompt_tokens: int = 0
@@ -22,3 +22,6 @@ class Usage:
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+
+NO_USAGE = Usage()

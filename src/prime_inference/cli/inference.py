@@ -1,0 +1,25 @@
+"""`prime inference`: the group of commands that ask models and serve them."""
+
+from __future__ import annotations
+
+import typer
+
+from prime_inference.cli import chat, gateway, mock_engine, models, serve
+from prime_inference.cli.options import Command, Group, Plain
+
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Ask models, and serve them.")
+app.command("models", cls=Command, epilog=models.EPILOG)(models.models)
+app.command("chat", cls=Command, epilog=chat.EPILOG)(chat.chat)
+app.command("serve", cls=Command, epilog=serve.EPILOG)(serve.serve)
+app.command("gateway", cls=Command, epilog=gateway.EPILOG)(gateway.gateway)
+app.command("mock-engine", cls=Command, epilog=mock_engine.EPILOG)(mock_engine.mock_engine)
+
+
+@app.callback()
+def group(plain: Plain = False) -> None:
+    """Ask models, and serve them.
+
+    The server to ask is PRIME_INFERENCE_URL, else inference_url in
+    ~/.prime/config.json, else the one that `prime inference serve` runs
+    on this machine (http://127.0.0.1:8000/api/v1).
+    """

@@ -1,0 +1,201 @@
+"""`prime inference serve`: gateway and local engine on this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prime_inference.cli.failures import PortUnavailable, WrongUsage
+from prime_inference.cli.options import Plain, TextOrJson, json_help
+from prime_inference.cli.ports import HIGHEST_PORT, require_port
+from prime_inference.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from prime_inference.compose import Announce, Endpoint
+
+EPILOG = json_help(
+    "One line once the server answers: {base_url, control_url, api_key, model}",
+)
+
+Host = Annotated[
+    str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every network.")
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", min=0, max=HIGHEST_PORT, help="Port of the public API; 0: any free one."
+    ),
+]
+ControlPort = Annotated[
+    int,
+    typer.Option(
+        "--control-port",
+        min=0,
+        max=HIGHEST_PORT,
+        help="Port of health and metrics; 0: any free one.",
+    ),
+]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        help="Folder of keys and usage. Default: PRIME_STATE_DIR, else"
+        " ~/.local/state/prime-inference.",
+    ),
+]
+
+
+def serve(
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    control_port: ControlPort = 8001,
+    state_dir: StateDir = None,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache-dir",
+            help="Folder of fetched weights. Default: PRIME_CACHE_DIR, else"
+            " ~/.cache/prime-inference.",
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="FILE.gguf",
+            help="Model to serve. Default: SmolLM2-135M-Instruct, fetched once.",
+        ),
+    ] = None,
+    model_id: Annotated[
+        str | None,
+        typer.Option("--model-id", help="What clients call it. Default: from the file's name."),
+    ] = None,
+    slots: Annotated[
+        int, typer.Option("--slots", min=1, help="Answers that are written at the same time.")
+    ] = 4,
+    context_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--context-tokens",
+            min=1,
+            help="Context window. Default: what the model was trained with.",
+        ),
+    ] = None,
+    output: TextOrJson = "text",
+    until_stdin_closes: Annotated[
+        bool,
+        typer.Option("--until-stdin-closes", hidden=True, help="Stop when standard input ends."),
+    ] = False,
+    plain: Plain = False,
+) -> None:
+    """Serve a model on this machine: one endpoint, OpenAI's API.
+
+    Prints the base URL and the API key, which is made on first start and kept in the state
+    folder. Ctrl-C drains; a second Ctrl-C stops at once.
+
+    Examples:
+      prime inference serve
+      prime inference serve --model ./model.gguf --model-id acme/my-model
+      prime inference serve --port 0 --control-port 0 -o json
+    """
+    from prime_inference import compose
+    from prime_inference.cli.folders import cache_folder, state_folder
+
+    terminal = Terminal(plain=plain)
+    if model is not None and not model.is_file():
+        raise WrongUsage(f"There is no file {model}.")
+    state = state_dir or state_folder(os.environ, Path.home())
+    options = compose.ServeOptions(
+        state_dir=state.absolute(),
+        cache_dir=(cache_dir or cache_folder(os.environ, Path.home())).absolute(),
+        host=host,
+        port=port,
+        control_port=control_port,
+        model_file=model,
+        model_id=model_id,
+        slots=slots,
+        context_tokens=context_tokens,
+    )
+    require_ports(host, port, control_port)
+    if until_stdin_closes:
+        threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
+    run_server(
+        lambda announce: compose.serve(options, announce), terminal, as_json=output == "json"
+    )
+
+
+def run_server(
+    server: Callable[[Announce], Coroutine[Any, Any, None]], terminal: Terminal, *, as_json: bool
+) -> None:
+    """Run a server and announce it; raises PortUnavailable, and what `server` raises."""
+    import msgspec
+
+    from prime_inference import compose
+
+    def announce(endpoint: Endpoint) -> None:
+        if as_json:
+            terminal.line(msgspec.json.encode(endpoint).decode())
+        else:
+            terminal.line(announcement(endpoint))
+
+    try:
+        compose.run(server(announce))
+    except OSError as error:  # taken by another program since it was tried
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise PortUnavailable(
+            "A port was taken by another program while the server started.",
+            hint="Choose others with --port and --control-port; 0 is any free one.",
+        ) from error
+
+
+def require_ports(host: str, port: int, control_port: int) -> None:
+    """Raises PortUnavailable."""
+    if port == control_port != 0:
+        raise PortUnavailable(
+            f"--port and --control-port are both {port}.",
+            hint="The control listener is not for the public: it has a port of its own.",
+        )
+    require_port("--port", host, port)
+    require_port("--control-port", host, control_port)
+
+
+def _stop_when_stdin_closes() -> None:
+    """Ask this process to stop once whoever started it is gone."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def announcement(endpoint: Endpoint) -> str:
+    """What a person needs to use the server."""
+    return f"""\
+Ready.
+  base URL   {endpoint.base_url}
+  API key    {endpoint.api_key}
+  model      {endpoint.model}
+  control    {endpoint.control_url}
+
+From Python (pip install openai):
+  from openai import OpenAI
+
+  client = OpenAI(base_url="{endpoint.base_url}", api_key="{endpoint.api_key}")
+  answer = client.chat.completions.create(
+      model="{endpoint.model}",
+      messages=[{{"role": "user", "content": "Say hello."}}],
+  )
+  print(answer.choices[0].message.content)
+
+From another terminal of this machine:
+  prime inference chat {endpoint.model} "Say hello."
+
+Ctrl-C stops it.
+"""

@@ -1,0 +1,174 @@
+"""The public API: paths, methods, authentication, and errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from urllib.parse import unquote
+
+import msgspec
+
+from prime_inference.domain.errors import (
+    ApiError,
+    InternalFailure,
+    MethodNotAllowed,
+    NotFound,
+)
+from prime_inference.domain.suggestions import did_you_mean
+from prime_inference.gateway.auth import Authenticator
+from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.models_api import ModelsApi
+from prime_inference.gateway.openapi import openapi_document
+from prime_inference.gateway.operations import (
+    Operation,
+    chat_operation,
+    completion_operation,
+    embedding_operation,
+)
+from prime_inference.gateway.request_ids import request_ids
+from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.openai.bounds import SchemaBounds
+from prime_inference.wire.openai.chat_request import decode_chat_request
+from prime_inference.wire.openai.completion_request import (
+    decode_completion_request,
+    decode_embedding_request,
+)
+from prime_inference.wire.openai.errors import JSON_TYPE, render_error
+
+log = logging.getLogger(__name__)
+
+BASE = "/api/v1"
+MODELS = f"{BASE}/models"
+UNREAD_BODY_BYTES = 64 * 1024  # a larger body is not read before its key is checked
+
+Endpoint = Callable[[Request, Reply, str], Awaitable[None]]
+
+
+class Gateway:
+    """The handler behind the public port."""
+
+    def __init__(self, auth: Authenticator, inference: Inference, models: ModelsApi) -> None:
+        self._auth = auth
+        self._inference = inference
+        self._models = models
+        self._schemas = SchemaBounds()
+        self._ids = request_ids()
+        self._openapi = msgspec.json.encode(openapi_document())
+        self._routes: dict[str, dict[str, Endpoint]] = {
+            f"{BASE}/chat/completions": {"POST": self._chat},
+            f"{BASE}/completions": {"POST": self._completions},
+            f"{BASE}/embeddings": {"POST": self._embeddings},
+            MODELS: {"GET": self._list_models},
+            f"{BASE}/openapi.json": {"GET": self._openapi_json},
+        }
+
+    async def handle(self, request: Request, reply: Reply) -> None:
+        """Serve one request; see `wire.http.Handler`."""
+        request_id = next(self._ids)
+        try:
+            await self._endpoint(request)(request, reply, request_id)
+        except ApiError as error:
+            self._refuse(error, request_id, reply)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            self._refuse(
+                InternalFailure("Internal error. Quote the request id when you report it."),
+                request_id,
+                reply,
+            )
+
+    def check_head(self, request: Request) -> None:
+        """Refuse strangers before a large body of theirs is read. Raises AuthenticationFailed."""
+        length = request.header(b"content-length")
+        if length is None and request.header(b"transfer-encoding") is None:
+            return
+        if length is None or int(length) > UNREAD_BODY_BYTES:
+            self._auth.authenticate(request)
+
+    # -- endpoints
+
+    async def _chat(self, request: Request, reply: Reply, request_id: str) -> None:
+        await self._serve(
+            lambda: chat_operation(decode_chat_request(request.body, self._schemas)),
+            request,
+            reply,
+            request_id,
+        )
+
+    async def _completions(self, request: Request, reply: Reply, request_id: str) -> None:
+        await self._serve(
+            lambda: completion_operation(decode_completion_request(request.body)),
+            request,
+            reply,
+            request_id,
+        )
+
+    async def _embeddings(self, request: Request, reply: Reply, request_id: str) -> None:
+        await self._serve(
+            lambda: embedding_operation(decode_embedding_request(request.body)),
+            request,
+            reply,
+            request_id,
+        )
+
+    async def _serve(
+        self,
+        decode: Callable[[], Operation],
+        request: Request,
+        reply: Reply,
+        request_id: str,
+    ) -> None:
+        key = self._auth.authenticate(request)
+        await self._inference.serve(decode(), key, request_id, reply)
+
+    async def _list_models(self, request: Request, reply: Reply, request_id: str) -> None:
+        self._optional_key(request)
+        self._send_json(self._models.list(), request_id, reply)
+
+    async def _show_model(self, request: Request, reply: Reply, request_id: str) -> None:
+        self._optional_key(request)
+        name = unquote(request.path.removeprefix(f"{MODELS}/"))
+        if name.endswith("/endpoints"):
+            document = self._models.endpoints(name.removesuffix("/endpoints"))
+        else:
+            document = self._models.show(name)
+        self._send_json(document, request_id, reply)
+
+    async def _openapi_json(self, request: Request, reply: Reply, request_id: str) -> None:
+        reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], self._openapi)
+
+    def _optional_key(self, request: Request) -> None:
+        """The catalogue is public, but a key that is given must be right."""
+        if request.header(b"authorization") is not None:
+            self._auth.authenticate(request)
+
+    # -- routing and errors
+
+    def _endpoint(self, request: Request) -> Endpoint:
+        methods = self._routes.get(request.path)
+        if methods is None and request.path.startswith(f"{MODELS}/"):
+            methods = {"GET": self._show_model}
+        if methods is None:
+            raise NotFound(f"There is nothing at {request.path[:200]}.{self._hint(request.path)}")
+        method = "GET" if request.method == "HEAD" else request.method
+        endpoint = methods.get(method)
+        if endpoint is None:
+            raise MethodNotAllowed(
+                f"{request.path} takes {', '.join(methods)}, not {request.method}."
+            )
+        return endpoint
+
+    def _hint(self, path: str) -> str:
+        return did_you_mean(path, self._routes) or f" The API lives under {BASE}."
+
+    @staticmethod
+    def _send_json(document: object, request_id: str, reply: Reply) -> None:
+        body = msgspec.json.encode(document)
+        reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], body)
+
+    @staticmethod
+    def _refuse(error: ApiError, request_id: str, reply: Reply) -> None:
+        if reply.started:  # a stream has ended itself with an in-band error
+            return
+        status, headers, body = render_error(error)
+        reply.send(status, [*headers, (b"x-request-id", request_id.encode())], body)

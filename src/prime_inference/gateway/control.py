@@ -1,0 +1,52 @@
+"""The control listener: live, ready, metrics. Never on the public port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from prime_inference.domain.errors import MethodNotAllowed, NotFound
+from prime_inference.gateway.metrics import Metrics
+from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.openai.errors import JSON_TYPE, render_error
+
+METRICS_TYPE = (b"content-type", b"text/plain; version=1.0.0; charset=utf-8")
+LAG_SECONDS = 0.5
+
+
+class ControlListener:
+    """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot."""
+
+    def __init__(self, metrics: Metrics, not_ready: Callable[[], str | None]) -> None:
+        self._metrics = metrics
+        self._not_ready = not_ready
+
+    async def handle(self, request: Request, reply: Reply) -> None:
+        if request.method not in ("GET", "HEAD"):
+            reply.send(*render_error(MethodNotAllowed(f"{request.path} takes GET.")))
+        elif request.path == "/live":
+            self._send(200, {"status": "live"}, reply)
+        elif request.path == "/ready":
+            reason = self._not_ready()
+            if reason is None:
+                self._send(200, {"status": "ready"}, reply)
+            else:
+                self._send(503, {"status": "not ready", "reason": reason}, reply)
+        elif request.path == "/metrics":
+            reply.send(200, [METRICS_TYPE], self._metrics.render())
+        else:
+            reply.send(*render_error(NotFound("There are /live, /ready and /metrics here.")))
+
+    async def watch_loop(self) -> None:
+        """Measure how late the event loop runs, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            wanted = loop.time() + LAG_SECONDS
+            await asyncio.sleep(LAG_SECONDS)
+            self._metrics.loop_lag.set(max(0.0, loop.time() - wanted))
+
+    @staticmethod
+    def _send(status: int, document: object, reply: Reply) -> None:
+        reply.send(status, [JSON_TYPE], msgspec.json.encode(document))

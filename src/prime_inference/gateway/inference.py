@@ -1,0 +1,191 @@
+"""The life of a generation: choose, attempt, fail over, settle (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from prime_inference.domain.errors import (
+    ApiError,
+    CapacityExhausted,
+    InternalFailure,
+    ModelNotFound,
+    UpstreamFailure,
+    UpstreamRefused,
+)
+from prime_inference.domain.keys import ApiKey
+from prime_inference.domain.models import Model
+from prime_inference.domain.suggestions import did_you_mean
+from prime_inference.gateway.attempts import Attempts
+from prime_inference.gateway.clocks import ClockLimits, Deadlines
+from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.operations import Operation, unsupported
+from prime_inference.gateway.relay import StreamRelay
+from prime_inference.gateway.run import Run
+from prime_inference.gateway.upstreams import Upstream, Upstreams
+from prime_inference.ports.catalog import Catalog
+from prime_inference.ports.generations import GenerationSink
+from prime_inference.routing.choose import order
+from prime_inference.wire.http import Reply
+from prime_inference.wire.openai.errors import JSON_TYPE
+
+CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
+
+
+class Inference:
+    """Serves operations from the catalogue's deployments."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        upstreams: Upstreams,
+        metrics: Metrics,
+        sinks: Sequence[GenerationSink],
+        *,
+        clocks: ClockLimits,
+        keep_alive_seconds: float,
+    ) -> None:
+        self._catalog = catalog
+        self._upstreams = upstreams
+        self._sinks = [metrics, *sinks]
+        self.in_flight = 0
+        metrics.in_flight.set_function(lambda: self.in_flight)
+        self._deadlines = Deadlines()
+        self._attempts = Attempts(clocks, self._deadlines)
+        self._keep_alive_seconds = keep_alive_seconds
+
+    async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:
+        """Answer one operation. Raises ApiError if nothing has been written yet."""
+        run = Run(request_id, operation, key, self._deadlines.now(), time.time())
+        self.in_flight += 1
+        try:
+            model = self._model(operation)
+            run.model = model.id
+            upstreams = self._candidates(operation, model)
+            if operation.stream:
+                await self._stream(run, model, upstreams, reply)
+            else:
+                await self._whole(run, model, upstreams, reply)
+            run.outcome = "complete"
+        except asyncio.CancelledError:
+            run.outcome = "cancelled"
+            run.status, run.error = CLIENT_LEFT, "client_left"
+            raise
+        except ApiError as error:
+            run.outcome = "failed" if isinstance(error, UpstreamFailure) else "refused"
+            run.status, run.error = error.status, error.code
+            if not reply.started:
+                raise
+        except Exception:
+            run.outcome = "failed"
+            run.status, run.error = InternalFailure.status, InternalFailure.code
+            raise
+        finally:
+            self.in_flight -= 1
+            generation = run.generation(self._deadlines.now())
+            for sink in self._sinks:
+                sink.record(generation)
+
+    # -- choosing
+
+    def _model(self, operation: Operation) -> Model:
+        model = self._catalog.find(operation.model)
+        if model is None:
+            known = [model.id for model in self._catalog.models()]
+            hint = did_you_mean(operation.model, known) or " GET /api/v1/models lists them."
+            raise ModelNotFound(
+                f"The model '{operation.model}' does not exist.{hint}", param="model"
+            )
+        operation.check(model)
+        return model
+
+    def _candidates(self, operation: Operation, model: Model) -> Sequence[Upstream]:
+        serving = [
+            upstream
+            for upstream in self._upstreams.serving(model.id)
+            if operation.route in upstream.deployment.routes
+        ]
+        if not serving:
+            raise ModelNotFound(f"{model.id} does not serve /{operation.route}.", param="model")
+        able = [upstream for upstream in serving if operation.missing(upstream.deployment) is None]
+        if not able:
+            name = operation.missing(serving[0].deployment)
+            assert name is not None
+            raise unsupported(name, model.id)
+        return order(able)
+
+    # -- serving
+
+    async def _stream(
+        self, run: Run, model: Model, upstreams: Iterable[Upstream], reply: Reply
+    ) -> None:
+        relay = StreamRelay(
+            run.operation,
+            reply,
+            answer_id=run.answer_id,
+            created=run.created,
+            headers=run.headers(),
+            deadlines=self._deadlines,
+            keep_alive_seconds=self._keep_alive_seconds,
+        )
+
+        async def attempt(upstream: Upstream) -> None:
+            await self._attempts.stream(run, model, upstream, relay)
+
+        try:
+            await self._first_that_answers(run, upstreams, attempt)
+        except ApiError as error:
+            relay.fail(error)
+            raise
+        finally:
+            relay.stop()
+
+    async def _whole(
+        self, run: Run, model: Model, upstreams: Iterable[Upstream], reply: Reply
+    ) -> None:
+        body = b""
+
+        async def attempt(upstream: Upstream) -> None:
+            nonlocal body
+            body = await self._attempts.whole(run, model, upstream)
+
+        await self._first_that_answers(run, upstreams, attempt)
+        reply.send(200, [JSON_TYPE, *run.headers()], body)
+
+    async def _first_that_answers(
+        self,
+        run: Run,
+        upstreams: Iterable[Upstream],
+        attempt: Callable[[Upstream], Awaitable[None]],
+    ) -> None:
+        """Try each upstream once until one answers. Raises the failure that tells most."""
+        now = self._deadlines.now
+        failures: list[UpstreamFailure] = []
+        for upstream in upstreams:
+            run.deployment = upstream.deployment.id
+            began = now()
+            try:
+                upstream.take_slot()
+                try:
+                    await attempt(upstream)
+                finally:
+                    upstream.give_slot()
+            except UpstreamFailure as failure:
+                if isinstance(failure, UpstreamRefused):
+                    raise
+                if not isinstance(failure, CapacityExhausted):
+                    upstream.statistics.failure(now())
+                failures.append(failure)
+                if run.first_token:
+                    break
+            else:
+                self._observe(run, upstream, began, now())
+                return
+        raise min(failures, key=lambda failure: isinstance(failure, CapacityExhausted))
+
+    @staticmethod
+    def _observe(run: Run, upstream: Upstream, began: float, now: float) -> None:
+        tokens = run.usage.completion_tokens
+        rate = tokens / (now - began) if now > began else 0.0
+        upstream.statistics.success(now, run.first_token, rate)

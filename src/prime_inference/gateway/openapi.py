@@ -1,0 +1,181 @@
+"""The public API as an OpenAPI 3.1 document, its request schemas derived from the wire types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from prime_inference import __version__
+from prime_inference.wire.openai.chat_request import ChatRequest
+from prime_inference.wire.openai.completion_request import CompletionRequest, EmbeddingRequest
+
+REF = "#/components/schemas/{name}"
+
+ERRORS = {
+    "400": "The request is wrong; `param` names the field.",
+    "401": "No API key, or one that is not valid.",
+    "404": "No such model.",
+    "405": "The path takes another method.",
+    "413": "The body is too large.",
+    "500": "A defect of the gateway.",
+    "502": "The model's engine failed, or cannot be reached.",
+    "503": "No capacity now; see Retry-After.",
+    "504": "The model's engine did not answer in time.",
+}
+
+COUNT = {"type": "integer", "minimum": 0}
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "Error": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "type", "param", "code", "metadata"],
+                "properties": {
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                    "param": {"type": ["string", "null"]},
+                    "code": {"type": "string"},
+                    "metadata": {"type": "object", "required": ["error_type"]},
+                },
+            }
+        },
+    },
+    "Usage": {
+        "type": "object",
+        "required": ["prompt_tokens", "total_tokens"],
+        "properties": {
+            "prompt_tokens": COUNT,
+            "completion_tokens": COUNT,
+            "total_tokens": COUNT,
+            "prompt_tokens_details": {"type": "object", "properties": {"cached_tokens": COUNT}},
+            "completion_tokens_details": {
+                "type": "object",
+                "properties": {"reasoning_tokens": COUNT},
+            },
+        },
+    },
+    "Answer": {
+        "type": "object",
+        "required": ["id", "object", "created", "model", "choices"],
+        "properties": {
+            "id": {"type": "string"},
+            "object": {"enum": ["chat.completion", "text_completion"]},
+            "created": COUNT,
+            "model": {"type": "string"},
+            "choices": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["index", "finish_reason"],
+                    "properties": {
+                        "index": COUNT,
+                        "message": {"type": "object"},
+                        "text": {"type": "string"},
+                        "finish_reason": {"type": "string"},
+                    },
+                },
+            },
+            "usage": {"$ref": REF.format(name="Usage")},
+        },
+    },
+    "Embeddings": {
+        "type": "object",
+        "required": ["object", "data", "model", "usage"],
+        "properties": {
+            "object": {"const": "list"},
+            "data": {"type": "array", "items": {"type": "object"}},
+            "model": {"type": "string"},
+            "usage": {"$ref": REF.format(name="Usage")},
+        },
+    },
+    "Model": {
+        "type": "object",
+        "required": ["id", "object", "created", "context_length", "pricing"],
+        "properties": {
+            "id": {"type": "string"},
+            "object": {"const": "model"},
+            "created": COUNT,
+            "context_length": COUNT,
+            "pricing": {"type": "object"},
+        },
+    },
+    "Models": {
+        "type": "object",
+        "required": ["object", "data"],
+        "properties": {
+            "object": {"const": "list"},
+            "data": {"type": "array", "items": {"$ref": REF.format(name="Model")}},
+        },
+    },
+    "Endpoints": {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"type": "object", "required": ["id", "endpoints"]}},
+    },
+}
+
+
+def openapi_document() -> dict[str, Any]:
+    """The document served at `/api/v1/openapi.json`."""
+    types = [ChatRequest, CompletionRequest, EmbeddingRequest]
+    _, requests = msgspec.json.schema_components(types, ref_template=REF)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Prime Inference", "version": __version__},
+        "servers": [{"url": "/api/v1"}],
+        "security": [{"key": []}],
+        "paths": {
+            "/chat/completions": _post(
+                "createChatCompletion", "ChatRequest", "Answer", stream=True
+            ),
+            "/completions": _post("createCompletion", "CompletionRequest", "Answer", stream=True),
+            "/embeddings": _post("createEmbedding", "EmbeddingRequest", "Embeddings"),
+            "/models": _get("listModels", "Models"),
+            "/models/{author}/{slug}": _get("showModel", "Model", "author", "slug"),
+            "/models/{author}/{slug}/endpoints": _get(
+                "listEndpoints", "Endpoints", "author", "slug"
+            ),
+        },
+        "components": {
+            "schemas": {**requests, **ANSWERS},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _post(operation: str, request: str, answer: str, *, stream: bool = False) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(name=answer)}}}
+    if stream:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    body = {"application/json": {"schema": {"$ref": REF.format(name=request)}}}
+    return {
+        "post": {
+            "operationId": operation,
+            "requestBody": {"required": True, "content": body},
+            "responses": {"200": {"description": "The answer.", "content": content}, **_errors()},
+        }
+    }
+
+
+def _get(operation: str, answer: str, *parameters: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": REF.format(name=answer)}}}
+    return {
+        "get": {
+            "operationId": operation,
+            "security": [{}, {"key": []}],
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in parameters
+            ],
+            "responses": {"200": {"description": "Found.", "content": content}, **_errors()},
+        }
+    }
+
+
+def _errors() -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": REF.format(name="Error")}}}
+    return {code: {"description": text, "content": content} for code, text in ERRORS.items()}

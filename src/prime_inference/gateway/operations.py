@@ -1,0 +1,229 @@
+"""What a client asked for, in the form every attempt needs.
+
+An operation names the parameters that a deployment must honour, and writes the body for
+the deployment that was chosen. A parameter at the value that changes nothing (`n: 1`,
+`store: false`) asks for nothing and is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
+from prime_inference.domain.models import Deployment, Model
+from prime_inference.wire.openai.chat_request import (
+    AudioPart,
+    ChatRequest,
+    FilePart,
+    ImagePart,
+    TextFormat,
+    UserMessage,
+)
+from prime_inference.wire.openai.completion_request import CompletionRequest, EmbeddingRequest
+from prime_inference.wire.openai.stream import Shape
+
+OWN = frozenset({
+    "model", "messages", "prompt", "input", "stream", "stream_options", "usage", "user",
+    "safety_identifier", "prompt_cache_key", "max_tokens", "max_completion_tokens",
+})  # fmt: skip
+"""Fields that the gateway reads itself; engines need no word of them."""
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "store": (False,),
+    "echo": (False,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "suffix": ("",),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default"),
+    "tools": ([],),
+    "logit_bias": ({},),
+    "stop": ([],),
+}
+"""Values that ask for what happens anyway."""
+
+REPLACED_BY = {
+    "functions": "Use 'tools' instead.",
+    "function_call": "Use 'tool_choice' instead.",
+}
+
+_encoder = msgspec.json.Encoder()
+
+
+class Operation(Struct, frozen=True):
+    """One request on one route. `parameters` are those an engine must honour, with values."""
+
+    route: str  # the path under a deployment's base URL, e.g. chat/completions
+    shape: Shape
+    model: str
+    stream: bool
+    include_usage: bool
+    choices: int
+    inputs: int  # prompts of an embeddings request
+    token_limit: int | None
+    parameters: dict[str, Any]
+    content: dict[str, Any]  # messages, prompt or input
+    check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
+
+    def body(self, deployment: Deployment) -> bytes:
+        """The request that this deployment is sent."""
+        body: dict[str, Any] = {"model": deployment.upstream_model, **self.content}
+        body.update(self.parameters)
+        if self.token_limit is not None:
+            body["max_tokens"] = self.token_limit
+        if self.stream:
+            body["stream"] = True
+            body["stream_options"] = {"include_usage": True}
+            if deployment.engine == "llama.cpp":
+                body["timings_per_token"] = True  # an exact count when the client leaves
+            elif deployment.engine == "vllm":
+                body["stream_options"]["continuous_usage_stats"] = True
+        return _encoder.encode(body)
+
+    def missing(self, deployment: Deployment) -> str | None:
+        """The first parameter that this deployment does not honour."""
+        for name in self.parameters:
+            if name not in deployment.parameters:
+                return name
+        return None
+
+
+def unsupported(name: str, model: str) -> UnsupportedParameter:
+    hint = REPLACED_BY.get(name, "Leave it out, or choose a model that supports it.")
+    return UnsupportedParameter(f"'{name}' is not supported by {model}. {hint}", param=name)
+
+
+def chat_operation(request: ChatRequest) -> Operation:
+    prompts = _prompt_count(request.n)
+    parameters = _chat_fields.of(request)
+    if isinstance(request.response_format, TextFormat):
+        parameters.pop("response_format", None)
+    if not request.tools:
+        parameters.pop("tool_choice", None)
+        parameters.pop("parallel_tool_calls", None)
+    return Operation(
+        route="chat/completions",
+        shape="chat",
+        model=request.model,
+        stream=bool(request.stream),
+        include_usage=_include_usage(request),
+        choices=prompts,
+        inputs=0,
+        token_limit=request.token_limit,
+        parameters=parameters,
+        content={"messages": request.messages},
+        check=lambda model: _check_chat(request, model),
+    )
+
+
+def completion_operation(request: CompletionRequest) -> Operation:
+    prompts = _list_length(request.prompt)
+    if prompts > 1 and request.stream:
+        raise InvalidRequest("A streamed completion takes one prompt.", param="prompt")
+    return Operation(
+        route="completions",
+        shape="text",
+        model=request.model,
+        stream=bool(request.stream),
+        include_usage=_include_usage(request),
+        choices=prompts * _prompt_count(request.n),
+        inputs=0,
+        token_limit=request.token_limit,
+        parameters=_completion_fields.of(request),
+        content={"prompt": request.prompt},
+        check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
+    )
+
+
+def embedding_operation(request: EmbeddingRequest) -> Operation:
+    return Operation(
+        route="embeddings",
+        shape="text",
+        model=request.model,
+        stream=False,
+        include_usage=False,
+        choices=1,
+        inputs=_list_length(request.input),
+        token_limit=None,
+        parameters=_embedding_fields.of(request),
+        content={"input": request.input},
+        check=lambda model: None,
+    )
+
+
+class _EngineFields:
+    """Reads what a request sets for the engine: neither ours, nor neutral, nor null."""
+
+    def __init__(self, request_type: type[Struct]) -> None:
+        self._names = [name for name in request_type.__struct_fields__ if name not in OWN]
+        self._values = attrgetter(*self._names)
+
+    def of(self, request: Struct) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in zip(self._names, self._values(request), strict=True)
+            if value is not None and value not in NEUTRAL.get(name, ())
+        }
+
+
+_chat_fields = _EngineFields(ChatRequest)
+_completion_fields = _EngineFields(CompletionRequest)
+_embedding_fields = _EngineFields(EmbeddingRequest)
+
+
+def _prompt_count(n: int | None) -> int:
+    return n or 1
+
+
+def _list_length(value: str | list[Any]) -> int:
+    """How many prompts `value` holds: a string or a list of token ids is one."""
+    return 1 if isinstance(value, str) or isinstance(value[0], int) else len(value)
+
+
+def _include_usage(request: ChatRequest | CompletionRequest) -> bool:
+    asked = request.stream_options is not None and request.stream_options.include_usage
+    return asked or (request.usage is not None and request.usage.include)
+
+
+def _check_limit(limit: int | None, model: Model, param: str) -> None:
+    if limit is not None and limit > model.max_output_tokens:
+        raise InvalidRequest(
+            f"'{param}' is too large: {limit}. {model.id} supports at most"
+            f" {model.max_output_tokens} completion tokens.",
+            param=param,
+        )
+
+
+def _check_chat(request: ChatRequest, model: Model) -> None:
+    param = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+    _check_limit(request.token_limit, model, param)
+    for index, message in enumerate(request.messages):
+        if isinstance(message, UserMessage) and not isinstance(message.content, str):
+            _check_parts(message.content, index, model)
+
+
+def _check_parts(parts: Iterable[object], index: int, model: Model) -> None:
+    for position, part in enumerate(parts):
+        param = f"messages[{index}].content[{position}]"
+        if isinstance(part, AudioPart | FilePart):
+            raise UnsupportedParameter(f"{model.id} takes no audio or files.", param=param)
+        if not isinstance(part, ImagePart):
+            continue
+        if "image" not in model.modalities:
+            raise UnsupportedParameter(f"{model.id} takes no images.", param=param)
+        if not part.image_url.url.startswith("data:image/"):
+            raise UnsupportedParameter(
+                "An image is taken as a data: URL only; this server fetches nothing.",
+                param=f"{param}.image_url.url",
+            )

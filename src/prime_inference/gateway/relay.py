@@ -1,0 +1,125 @@
+"""A stream on its way from an upstream to a client.
+
+Nothing is sent before the first content, so that until then another deployment may take
+over unseen; the exception is a comment that keeps a quiet connection open, which commits
+the status line but no content.
+"""
+
+from __future__ import annotations
+
+from prime_inference.domain.errors import ApiError, UpstreamFailure
+from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
+from prime_inference.gateway.operations import Operation
+from prime_inference.wire.http import Headers, Reply
+from prime_inference.wire.http_client import Response
+from prime_inference.wire.openai.errors import error_object
+from prime_inference.wire.openai.stream import AnswerStream
+from prime_inference.wire.sse import DONE, SseFramer
+
+STREAM_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # tells nginx in front of us not to hold events back
+]
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class StreamRelay:
+    """Relays one client's stream, over as many attempts as it takes."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        reply: Reply,
+        *,
+        answer_id: str,
+        created: int,
+        headers: Headers,
+        deadlines: Deadlines,
+        keep_alive_seconds: float,
+    ) -> None:
+        self._operation = operation
+        self._reply = reply
+        self._answer_id = answer_id
+        self._created = created
+        self._headers = [*STREAM_HEADERS, *headers]
+        self._deadlines = deadlines
+        self._keep_alive_seconds = keep_alive_seconds
+        self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
+        self._stream = self.begin()
+        self.first_content_at = 0.0  # event loop clock
+        self.complete = False
+
+    @property
+    def committed(self) -> bool:
+        """Whether content has reached the client, so that no attempt may start over."""
+        return self.first_content_at > 0
+
+    def begin(self) -> AnswerStream:
+        """Start a new attempt's stream."""
+        self._stream = AnswerStream(
+            self._operation.shape,
+            answer_id=self._answer_id,
+            created=self._created,
+            model=self._operation.model,
+            include_usage=self._operation.include_usage,
+            choices=self._operation.choices,
+        )
+        return self._stream
+
+    async def relay(self, response: Response, clocks: AttemptClocks) -> None:
+        """Relay one attempt to its end. Raises UpstreamFailure if it ends early."""
+        framer = SseFramer()
+        try:
+            while chunk := await response.chunk():
+                done = self._forward(framer.feed(chunk), clocks)
+                if done:
+                    break
+                if self._reply.congested:
+                    await self._reply.drained()
+        except UpstreamFailure:
+            # with every finish reason here, a missing `[DONE]` costs the client nothing
+            if not self._stream.finished:
+                raise
+        self._write(self._stream.finish())
+        self._reply.end()
+        self.complete = True
+
+    def fail(self, error: ApiError) -> None:
+        """End a stream that has begun with an in-band error."""
+        if self._reply.started:
+            self._write(self._stream.error_event(error_object(error)))
+            self._reply.end()
+
+    def stop(self) -> None:
+        self._quiet.cancel()
+
+    def _forward(self, events: list[bytes], clocks: AttemptClocks) -> bool:
+        """Pass events on; returns whether `[DONE]` was among them."""
+        stream = self._stream
+        pieces = []
+        try:
+            for event in events:
+                if event == DONE:
+                    return True
+                if piece := stream.feed(event):
+                    pieces.append(piece)
+        finally:
+            if pieces:
+                clocks.progress()
+                self._write(b"".join(pieces))
+                if not self.first_content_at:
+                    self.first_content_at = self._deadlines.now()
+            if stream.finished:
+                clocks.finished()
+        return False
+
+    def _write(self, data: bytes) -> None:
+        if not self._reply.started:
+            self._reply.start(200, self._headers)
+        self._reply.write(data)
+        self._quiet.touch()
+
+    def _keep_alive(self) -> None:
+        self._write(KEEP_ALIVE)
+        self._quiet.restart(self._keep_alive_seconds)

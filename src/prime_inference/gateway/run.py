@@ -1,0 +1,61 @@
+"""What is known of a generation while it is being served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prime_inference.domain.generation import Generation, Outcome
+from prime_inference.domain.keys import ApiKey
+from prime_inference.domain.usage import NO_USAGE, Usage
+from prime_inference.gateway.operations import Operation
+from prime_inference.wire.http import Headers
+
+
+@dataclass(slots=True)
+class Run:
+    """Mutable while the request lives; `generation` is its final account."""
+
+    id: str
+    operation: Operation
+    key: ApiKey
+    started: float  # event loop clock
+    started_at: float  # seconds since the epoch
+    model: str = ""  # the catalogue's; what a client made up never becomes a label
+    deployment: str = ""
+    usage: Usage = NO_USAGE
+    first_token: float = 0.0  # seconds since `started`
+    outcome: Outcome = "refused"
+    status: int = 200
+    error: str = ""
+    created: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.created = int(self.started_at)
+
+    @property
+    def answer_id(self) -> str:
+        """The id that the client sees."""
+        return f"chatcmpl-{self.id}" if self.operation.shape == "chat" else f"cmpl-{self.id}"
+
+    def headers(self) -> Headers:
+        return [(b"x-request-id", self.id.encode()), (b"x-generation-id", self.answer_id.encode())]
+
+    def generation(self, now: float) -> Generation:
+        """The account of it, `now` being the event loop's clock."""
+        operation = self.operation
+        return Generation(
+            id=self.id,
+            tenant=self.key.tenant,
+            key_id=self.key.key_id,
+            route=operation.route,
+            model=self.model,
+            deployment=self.deployment,
+            streamed=operation.stream,
+            outcome=self.outcome,
+            status=self.status,
+            error=self.error,
+            usage=self.usage,
+            started_at=self.started_at,
+            first_token_seconds=self.first_token,
+            duration_seconds=now - self.started,
+        )

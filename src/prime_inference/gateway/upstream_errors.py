@@ -1,0 +1,85 @@
+"""An upstream's refusal, in our words.
+
+The text of a client error (4xx) is passed on, since it is about the client's own request;
+that of a server error is not: it can hold addresses, paths and other tenants' data.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import Raw, Struct
+
+from prime_inference.domain.errors import (
+    ApiError,
+    CapacityExhausted,
+    ContextLengthExceeded,
+    UpstreamFailure,
+    UpstreamRefused,
+)
+
+MAX_ERROR_BYTES = 64 * 1024
+MAX_MESSAGE_CHARACTERS = 1000
+
+REFUSALS = frozenset({400, 404, 405, 409, 413, 415, 422})
+"""The request's own fault. 401 and 403 are ours: our credentials, not the client's."""
+
+_CONTEXT = re.compile(
+    r"maximum context length|exceeds? the available context size|context_length_exceeded", re.I
+)
+
+
+class _ErrorBody(Struct):
+    message: str = ""
+    type: str | None = None
+    n_prompt_tokens: int | None = None  # llama.cpp
+    n_ctx: int | None = None  # llama.cpp
+
+
+class _Envelope(Struct):
+    error: Raw | None = None
+    message: str = ""
+
+
+def upstream_error(
+    status: int, body: bytes, retry_after: bytes | None, context_tokens: int
+) -> ApiError:
+    """What the client is told when an upstream answered with an error status."""
+    if status in (429, 503):
+        return CapacityExhausted(
+            "The model is at capacity. Try again shortly.", retry_after=_seconds(retry_after)
+        )
+    if status not in REFUSALS:
+        return UpstreamFailure(f"The model's engine failed (HTTP {status}).")
+    error = _parse(body)
+    if error.type == "exceed_context_size_error" or _CONTEXT.search(error.message):
+        return _context_error(error, context_tokens)
+    message = error.message[:MAX_MESSAGE_CHARACTERS] or f"no reason given (HTTP {status})"
+    return UpstreamRefused(f"The model refused the request: {message}")
+
+
+def _context_error(error: _ErrorBody, context_tokens: int) -> ContextLengthExceeded:
+    limit = error.n_ctx or context_tokens
+    text = f"This model's maximum context length is {limit} tokens."
+    if error.n_prompt_tokens:
+        text += f" Your prompt has {error.n_prompt_tokens} tokens."
+    return ContextLengthExceeded(f"{text} Please shorten it.", param="messages")
+
+
+def _parse(body: bytes) -> _ErrorBody:
+    try:
+        envelope = msgspec.json.decode(body, type=_Envelope)
+        if envelope.error is None:
+            return _ErrorBody(message=envelope.message)
+        return msgspec.json.decode(envelope.error, type=_ErrorBody)
+    except (ValueError, RecursionError):
+        return _ErrorBody()
+
+
+def _seconds(retry_after: bytes | None) -> float:
+    """A Retry-After in seconds; 1 s where it is missing or a date."""
+    try:
+        return max(0.0, float(retry_after or b"1"))
+    except ValueError:
+        return 1.0

@@ -1,0 +1,67 @@
+"""The deployments this gateway talks to: connections, slots and what has been seen of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prime_inference.domain.errors import CapacityExhausted
+from prime_inference.domain.models import Deployment
+from prime_inference.gateway.statistics import EndpointStatistics
+from prime_inference.ports.catalog import Catalog
+from prime_inference.wire.http_client import HttpPool, Origin
+
+RETRY_SECONDS = 1.0  # slots free up at the pace of answers; the engine says nothing better
+
+
+class Upstream:
+    """One deployment as this process sees it."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.pool = HttpPool(
+            Origin.parse(deployment.base_url), headers=b"content-type: application/json\r\n"
+        )
+        self.statistics = EndpointStatistics()
+        self.in_flight = 0
+
+    @property
+    def load(self) -> float:
+        """Requests in flight per slot."""
+        return self.in_flight / self.deployment.slots
+
+    def take_slot(self) -> None:
+        """Raises CapacityExhausted at once when none is free. Pair it with `give_slot`."""
+        if self.in_flight >= self.deployment.slots:
+            raise CapacityExhausted(
+                f"{self.deployment.model} is at capacity. Try again shortly.",
+                retry_after=RETRY_SECONDS,
+            )
+        self.in_flight += 1
+
+    def give_slot(self) -> None:
+        self.in_flight -= 1
+
+
+class Upstreams:
+    """Makes and keeps an `Upstream` for each deployment of the catalogue."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._by_id: dict[str, Upstream] = {}
+
+    def serving(self, model_id: str) -> Sequence[Upstream]:
+        """The upstreams of a model; empty when it has none."""
+        return [self._of(deployment) for deployment in self._catalog.deployments(model_id)]
+
+    def all(self) -> Sequence[Upstream]:
+        return list(self._by_id.values())
+
+    def close(self) -> None:
+        for upstream in self._by_id.values():
+            upstream.pool.close()
+
+    def _of(self, deployment: Deployment) -> Upstream:
+        upstream = self._by_id.get(deployment.id)
+        if upstream is None:
+            upstream = self._by_id[deployment.id] = Upstream(deployment)
+        return upstream
