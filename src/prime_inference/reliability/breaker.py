@@ -20,6 +20,7 @@ from prime_inference.ports.coordination import (
 from prime_inference.reliability.settings import BreakerSettings
 from prime_inference.reliability.window import OutcomeWindow
 
+UNUSED_TICKET_S = 1.0  # a ticket that no request came for goes back: another replica has traffic
 ASK_AGAIN_S = 0.5  # after a ticket was refused: others are probing, and a change is pushed anyway
 
 
@@ -41,9 +42,11 @@ class Breaker:
         self.deployment = deployment
         self.state = BreakerState.CLOSED
         self.epoch = 0  # of the last record followed
+        self.generation = 0  # grows with every opening and closing, known to the store or not
         self.cause = Cause.CONSECUTIVE
         self.unpublished: Trip | None = None  # opened here, and the store does not know yet
         self.ticket: Ticket | None = None  # held by this replica
+        self.use_ticket_by = math.inf  # of a ticket that no probe was sent on yet
         self.due_at = math.inf  # when a probe may be asked for
         self._settings = settings
         self._random = random
@@ -78,9 +81,7 @@ class Breaker:
     def _rate_is_bad(self, now: float) -> bool:
         answered, failed = self._window.totals(now)
         total = answered + failed
-        return (
-            total >= self._settings.least_calls and failed >= self._settings.failure_rate * total
-        )
+        return total >= self._settings.least_calls and failed >= self._settings.failure_rate * total
 
     def _trip(self, cause: Cause, now: float) -> None:
         open_time = self._settings.open_time(self._random.uniform(-1, 1))
@@ -92,6 +93,7 @@ class Breaker:
     def _open_locally(self, now: float) -> None:
         settings = self._settings
         self.state = BreakerState.OPEN
+        self.generation += 1
         self._answers = 0
         doubled = settings.open_s * 2 ** min(self._trips - 1, 20)
         jitter = 1 + settings.open_jitter * self._random.uniform(-1, 1)
@@ -114,17 +116,22 @@ class Breaker:
             return
         if not news and self.state is record.state and self.unpublished is None:
             return  # told again, by push and by poll
+        if self.state is BreakerState.CLOSED:
+            self.generation += 1
         self.state = record.state
         self.cause = record.cause
         self.unpublished = None
         self._trips = max(1, record.trips)
         self.due_at = now + record.remaining_s if record.state is BreakerState.OPEN else now
-        if news:
-            self.ticket = None if self._stale(self.ticket) else self.ticket
+        if self.ticket is not None and self.ticket.epoch != self.epoch:
+            self.ticket_ended(self.ticket)
 
-    def published(self, record: BreakerRecord, now: float) -> None:
-        """The store's answer to `unpublished`: it opened, or it knew better."""
-        self.unpublished = None
+    def published(self, trip: Trip, record: BreakerRecord, now: float) -> None:
+        """The store's answer to a trip: it opened, or it knew better."""
+        if self.unpublished is trip:
+            self.unpublished = None
+        if record.epoch < self.epoch:
+            return
         if record.state is BreakerState.CLOSED:
             # our evidence is from an epoch that others have opened and closed since
             self.epoch = record.epoch
@@ -143,49 +150,71 @@ class Breaker:
 
     def _close(self) -> None:
         self.state = BreakerState.CLOSED
+        self.generation += 1
         self.unpublished = None
         self.ticket = None
+        self.use_ticket_by = math.inf
         self.due_at = math.inf
         self._in_a_row = 0
         self._answers = 0
         self._window.clear()
 
-    def _stale(self, ticket: Ticket | None) -> bool:
-        return ticket is not None and ticket.epoch != self.epoch
-
     # --- the way back ---
 
     def probe_is_due(self, now: float) -> bool:
         """Whether it is time to ask for a ticket."""
+        if self.ticket is not None and now >= self.ticket.deadline:
+            self.ticket_ended(self.ticket)
         return self.state is not BreakerState.CLOSED and self.ticket is None and now >= self.due_at
 
-    def take_ticket(self, ticket: Ticket) -> None:
-        """The store granted a ticket."""
-        self.ticket = ticket
-        self.due_at = ticket.deadline
+    def take_ticket(self, ticket: Ticket, record: BreakerRecord | None, now: float) -> None:
+        """A ticket was granted; `record` is what the store said with it."""
+        if record is not None:
+            self.follow(record, now)
+        if self.state is not BreakerState.CLOSED and ticket.epoch == self.epoch:
+            self.ticket = ticket
+            self.use_ticket_by = now + UNUSED_TICKET_S
 
     def ticket_refused(self, record: BreakerRecord, now: float) -> None:
         """Others are probing, or it is not time yet."""
-        self.due_at = now + ASK_AGAIN_S
         self.follow(record, now)
+        self.due_at = max(self.due_at, now + ASK_AGAIN_S)
 
     def probe_alone(self, owner: str, now: float) -> None:
         """The store is away: issue a ticket of our own."""
-        self.take_ticket(
-            Ticket(self.deployment, owner, self.epoch, now + self._settings.ticket_s, shared=False)
-        )
+        deadline = now + self._settings.ticket_s
+        self.take_ticket(Ticket(self.deployment, owner, self.epoch, deadline, False), None, now)
 
-    def concluded_alone(self, verdict: Verdict, now: float) -> None:
+    @property
+    def ticket_is_unused(self) -> bool:
+        return self.ticket is not None and self.use_ticket_by != math.inf
+
+    def use_ticket(self) -> Ticket | None:
+        """The ticket, for the probe that is sent now; None if there is none or it is in use."""
+        if not self.ticket_is_unused:
+            return None
+        self.use_ticket_by = math.inf
+        return self.ticket
+
+    def unused_ticket(self, now: float) -> Ticket | None:
+        """The ticket, if nobody came for it in time: to be concluded as lost."""
+        return self.use_ticket() if now >= self.use_ticket_by else None
+
+    def ticket_ended(self, ticket: Ticket) -> None:
+        """Its probe has told what it had to tell."""
+        if self.ticket is ticket:
+            self.ticket = None
+            self.use_ticket_by = math.inf
+
+    def concluded_alone(self, ticket: Ticket, verdict: Verdict, now: float) -> None:
         """The end of a probe of which the store cannot be told."""
-        if self.state is BreakerState.CLOSED:
+        if self.state is BreakerState.CLOSED or ticket.epoch != self.epoch:
             return
+        self.due_at = now
         if verdict is Verdict.FAILED:
             self._trips += 1
             self._open_locally(now)
-        elif verdict is Verdict.LOST:
-            self.due_at = now
-        else:
+        elif verdict is Verdict.ANSWERED:
             self._answers += 1
-            self.due_at = now
             if self._answers >= self._settings.answers_to_close:
                 self._close()

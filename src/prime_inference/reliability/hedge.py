@@ -6,9 +6,7 @@ from prime_inference.reliability.settings import RetrySettings
 from prime_inference.reliability.statistics import LatencyHistogram
 
 
-def hedge_after(
-    first_token: LatencyHistogram, now: float, settings: RetrySettings
-) -> float | None:
+def hedge_after(first_token: LatencyHistogram, now: float, settings: RetrySettings) -> float | None:
     """Seconds after which a first token is late by the deployment's own p99.
 
     None if too few answers were seen to know. Slow is not dead: whoever hedges lets the first

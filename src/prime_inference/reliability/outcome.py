@@ -19,14 +19,17 @@ class Outcome(enum.Enum):
     NEUTRAL = enum.auto()  # nothing about the deployment: 4xx, 429, our refusal, client gone
 
 
-def outcome_of(error: BaseException | None) -> Outcome:
-    """Judge an attempt by the error it ended with; None is a whole answer.
+def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
+    """Judge an attempt by the error it ended with (None: a whole answer).
 
-    A refusal of the request itself, by the upstream or by us, and a cancelled task (the
-    client left) are nobody's failure.
+    `status` is what the upstream answered, where it answered: a 503 is a failure of the
+    deployment even if the client is told that there is no capacity. A refusal of the request
+    itself, by the upstream or by us, and a cancelled task (the client left) are nobody's failure.
     """
     if error is None:
         return Outcome.ANSWERED
+    if status >= 500:
+        return Outcome.FAILED
     if isinstance(error, UpstreamRefused | CapacityExhausted):
         return Outcome.NEUTRAL
     if isinstance(error, UpstreamFailure):

@@ -107,7 +107,7 @@ class Settings:
 def _section(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     _refuse_unknown(name, values, fields)
-    converted = {}
+    converted: dict[str, Any] = {}
     for key, value in values.items():
         default = fields[key].default
         if isinstance(default, Sharing):
@@ -117,7 +117,7 @@ def _section(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
         fits = numeric and (isinstance(default, float) or isinstance(value, int))
         _require(fits, f"{name}.{key} is not a number of the right kind: {value!r}")
-        converted[key] = type(default)(value)
+        converted[key] = float(value) if isinstance(default, float) else value
     return kind(**converted)
 
 

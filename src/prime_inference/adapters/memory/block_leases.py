@@ -96,9 +96,7 @@ class BlockPool:
         return total, max(0, total - ask.interactive)
 
     @staticmethod
-    def _share(
-        ask: BlockAsk, others: list[_Block], capacity: int, now: float
-    ) -> tuple[int, int]:
+    def _share(ask: BlockAsk, others: list[_Block], capacity: int, now: float) -> tuple[int, int]:
         asks = sorted([ask, *(block.ask for block in others)], key=lambda each: each.holder)
         divided = banded_shares(
             ask.sharing,

@@ -129,8 +129,7 @@ class BreakerTable:
         self._breakers = {
             name: breaker
             for name, breaker in self._breakers.items()
-            if breaker.state is not BreakerState.CLOSED
-            or now - breaker.closed_at < FORGET_CLOSED_S
+            if breaker.state is not BreakerState.CLOSED or now - breaker.closed_at < FORGET_CLOSED_S
         }
 
     def _record(self, deployment: str, now: float) -> BreakerRecord:
