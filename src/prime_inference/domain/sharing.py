@@ -29,7 +29,7 @@ def shares(algorithm: Sharing, capacity: float, wants: Sequence[float]) -> list[
     """
     if algorithm is Sharing.STATIC:
         return [min(want, capacity) for want in wants]
-    if sum(wants) <= capacity:
+    if _total(wants) <= capacity:
         return list(wants)
     if algorithm is Sharing.PROPORTIONAL:
         return _proportional(capacity, wants)
@@ -38,8 +38,8 @@ def shares(algorithm: Sharing, capacity: float, wants: Sequence[float]) -> list[
 
 def _proportional(capacity: float, wants: Sequence[float]) -> list[float]:
     equal = capacity / len(wants)
-    spare = sum(equal - want for want in wants if want < equal)
-    need = sum(want - equal for want in wants if want > equal)
+    spare = _total([equal - want for want in wants if want < equal])
+    need = _total([want - equal for want in wants if want > equal])
     return [
         want if want <= equal else equal + (want - equal) * spare / need
         for want in wants
@@ -55,6 +55,14 @@ def _fair(capacity: float, wants: Sequence[float]) -> list[float]:
         left -= want
         waiting -= 1
     return [min(want, level) for want in wants]
+
+
+def _total(numbers: Sequence[float]) -> float:
+    """Added one by one: `sum` rounds otherwise since Python 3.12, and Lua has to agree."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
 
 
 def whole_shares(

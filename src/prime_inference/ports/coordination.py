@@ -18,6 +18,11 @@ class CoordinationUnavailable(Exception):
     """The store did not answer in time, or not in a way that makes sense."""
 
 
+# Rules of the store that every adapter keeps.
+NEWCOMERS_FRACTION = 4  # newcomers to an empty store together get a quarter: others may come back
+FORGET_CLOSED_S = 3600.0  # a closed breaker; no late report and no count of trips is so old
+
+
 # --- blocks of slots ---------------------------------------------------------------------
 
 

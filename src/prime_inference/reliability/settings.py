@@ -38,6 +38,7 @@ class BreakerSettings:
         _require(0 < self.failure_rate <= 1, "breaker.failure_rate is in (0, 1]")
         _require(self.least_calls >= 1, "breaker.least_calls is at least 1")
         _require(0 < self.open_s <= self.open_cap_s, "breaker.open_s is in (0, open_cap_s]")
+        _require(self.open_cap_s <= 3600, "breaker.open_cap_s is at most 3600")
         _require(0 <= self.open_jitter < 1, "breaker.open_jitter is in [0, 1)")
         _require(self.tickets >= 1, "breaker.tickets is at least 1")
         _require(self.answers_to_close >= 1, "breaker.answers_to_close is at least 1")

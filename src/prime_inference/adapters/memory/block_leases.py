@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prime_inference.domain.sharing import banded_shares
-from prime_inference.ports.coordination import BlockAsk, BlockGrant
-
-NEWCOMERS_FRACTION = 4  # newcomers to an empty store together get a quarter: others may come back
+from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BlockAsk, BlockGrant
 
 
 @dataclass(slots=True)

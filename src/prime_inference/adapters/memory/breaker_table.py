@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prime_inference.ports.coordination import (
+    FORGET_CLOSED_S,
     BreakerRecord,
     BreakerSnapshot,
     BreakerState,
@@ -20,8 +21,6 @@ from prime_inference.ports.coordination import (
     Trip,
     Verdict,
 )
-
-FORGET_CLOSED_S = 3600.0  # far beyond any time that a late report or a count of trips matters
 
 
 @dataclass(slots=True)
