@@ -157,6 +157,7 @@ async def test_a_store_that_knows_nothing_says_so_to_who_knew_more(store: Coordi
     snapshot = await store.breakers(12345)
     assert snapshot is not None
     assert (snapshot.version, snapshot.records) == (0, ())
+    assert await store.breakers(-1) == snapshot
 
 
 async def test_epochs_grow_across_deployments_and_changes(store: Coordination) -> None:

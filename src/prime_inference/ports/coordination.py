@@ -199,7 +199,10 @@ class Coordination(Protocol):
         ...
 
     async def breakers(self, known_version: int) -> BreakerSnapshot | None:
-        """Every breaker, or None if nothing has changed since `known_version`."""
+        """Every breaker, or None if nothing has changed since `known_version`.
+
+        An empty store has version 0; -1 is no version, and always gets an answer.
+        """
         ...
 
     async def watch(self, listener: Callable[[BreakerRecord], None]) -> None:

@@ -35,6 +35,7 @@ from prime_inference.reliability.settings import Settings
 AWAY_AFTER_FAILURES = 3  # in a row: one lost message is not an outage
 PUBLISH_AGAIN_S = 0.25  # a trip that the store did not take
 ASK_TICKET_AGAIN_S = 0.25  # a ticket that the store did not answer for
+KNOWS_NOTHING = -1  # as a version: not even 0, that of an empty store
 
 
 class Coordinator:
@@ -58,7 +59,7 @@ class Coordinator:
         self._publishing: set[str] = set()
         self._publish_at: dict[str, float] = {}
         self._asking_ticket: set[str] = set()
-        self._version = 0
+        self._version = KNOWS_NOTHING
         self._reading = False
         self._read_at = -math.inf
         self._probes = 0
@@ -92,7 +93,7 @@ class Coordinator:
             commands.append(ReadBreakers(self._version))
         return commands
 
-    def next_due(self) -> float:
+    def next_due(self, now: float) -> float:
         """When `due` will have something, as far as is known now."""
         if self._results or self._removed:
             return -math.inf
@@ -104,10 +105,10 @@ class Coordinator:
                 continue
             if breaker.unpublished is not None and deployment.id not in self._publishing:
                 soonest = min(soonest, self._publish_at.get(deployment.id, -math.inf))
-            if deployment.id not in self._asking_ticket:
-                ticket = breaker.ticket
-                soonest = min(soonest, breaker.due_at if ticket is None else ticket.deadline)
-                soonest = min(soonest, breaker.use_ticket_by)
+            if breaker.ticket is not None:
+                soonest = min(soonest, breaker.ticket.deadline, breaker.use_ticket_by)
+            elif deployment.id not in self._asking_ticket and deployment.has_room(now):
+                soonest = min(soonest, breaker.due_at)
         return soonest
 
     def _about_breaker(self, deployment: DeploymentGuard, now: float) -> Iterable[Command]:
@@ -124,6 +125,8 @@ class Coordinator:
         if unused is not None:
             self.conclude(unused, Verdict.LOST, now)
         if name in self._asking_ticket or not breaker.probe_is_due(now):
+            return
+        if not deployment.has_room(now):  # a ticket without a slot keeps others from probing
             return
         self._probes += 1
         owner = f"{self.replica}:{self._probes}"
@@ -163,7 +166,7 @@ class Coordinator:
     def fail(self, command: Command, now: float) -> None:
         """The store did not answer; whether it acted is unknown."""
         self.failures_in_a_row += 1
-        self._version = 0  # read everything once it is back
+        self._version = KNOWS_NOTHING  # it may come back empty
         match command:
             case LeaseBlocks():
                 for ask in command.asks:

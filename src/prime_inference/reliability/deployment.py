@@ -52,6 +52,10 @@ class DeploymentGuard:
         """Neither ejected nor found unhealthy."""
         return self.healthy and self.breaker.state is BreakerState.CLOSED
 
+    def has_room(self, now: float) -> bool:
+        """Whether a slot is free."""
+        return self.in_flight < self.lease.limit(now)
+
     def take(
         self,
         priority: Priority,

@@ -265,7 +265,7 @@ class Guard:
         """When to call `due` next, if `wake` is not called before."""
         deadlines = [pool.line.next_deadline for pool in self._models.values()]
         waits = [deadline for deadline in deadlines if deadline is not None]
-        return min([self._coordinator.next_due(), *waits])
+        return min([self._coordinator.next_due(self._clock()), *waits])
 
     def accept(self, command: Command, reply: Reply) -> None:
         """The store answered a command."""
@@ -324,6 +324,8 @@ class Guard:
             pool.serve(self._clock(), self._probing, self._released)
         if member.lease.closing:
             self._forget_if_idle(member)
+        if member.breaker.state is not BreakerState.CLOSED:
+            self.wake()  # there is room for a probe
 
     def _forget_if_idle(self, member: DeploymentGuard) -> None:
         if member.id in self._draining and member.in_flight == 0:

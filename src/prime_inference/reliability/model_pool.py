@@ -120,7 +120,7 @@ class ModelPool:
         on_release: Callable[[DeploymentGuard], None],
     ) -> Slot | None:
         for member in self.ordered(now, probing):
-            if member.in_flight < member.lease.limit(now):
+            if member.has_room(now):
                 slot = self.take(member, priority, now, on_release)
                 if isinstance(slot, Slot):
                     return slot

@@ -39,7 +39,7 @@ class BlockPool:
         others = [block for holder, block in self._blocks.items() if holder != ask.holder]
         capacity = min([ask.capacity, *(block.ask.capacity for block in others)])
         free = max(0, capacity - sum(block.held for block in others))
-        learning = now < self._learning_until
+        learning = self.learning(now)
         if mine is None:
             self._epoch += 1
         epoch = self._epoch if mine is None else mine.grant.epoch
@@ -64,10 +64,15 @@ class BlockPool:
         """Drop a holder's block."""
         self._blocks.pop(holder, None)
 
-    def held(self, now: float) -> dict[str, int]:
-        """What is counted against each holder."""
+    def leases(self, now: float) -> dict[str, tuple[int, int]]:
+        """Epoch, and slots counted against it, of every live lease."""
         self._advance(now)
-        return {holder: block.held for holder, block in self._blocks.items()}
+        return {name: (block.grant.epoch, block.held) for name, block in self._blocks.items()}
+
+    def learning(self, now: float) -> bool:
+        """Whether leases of the time before this pool may still be valid."""
+        self._advance(now)
+        return now < self._learning_until
 
     def _advance(self, now: float) -> None:
         step_back = self._latest - now
