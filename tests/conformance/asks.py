@@ -67,9 +67,7 @@ def trip(
     return Trip(deployment, epoch, cause, OpenTime(open_s, cap_s, forget_s))
 
 
-def probe(
-    owner: str, deployment: str = "d", *, ttl_s: float = 30.0, tickets: int = 2
-) -> ProbeAsk:
+def probe(owner: str, deployment: str = "d", *, ttl_s: float = 30.0, tickets: int = 2) -> ProbeAsk:
     return ProbeAsk(deployment, owner, ttl_s, tickets)
 
 
@@ -97,7 +95,5 @@ async def half_open(store: Coordination, owner: str = "a", *, tickets: int = 2) 
     return grant.record.epoch
 
 
-def request(
-    member: str, *limits: Limit, scope: str = "team", ttl_s: float = 30.0
-) -> RequestAsk:
+def request(member: str, *limits: Limit, scope: str = "team", ttl_s: float = 30.0) -> RequestAsk:
     return RequestAsk(scope, limits or (Limit("concurrency", 2),), member, ttl_s)

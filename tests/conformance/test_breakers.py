@@ -166,44 +166,43 @@ async def test_epochs_grow_across_deployments_and_changes(store: Coordination) -
 
 
 async def test_every_change_is_pushed(store: Coordination) -> None:
-    heard: list[BreakerRecord] = []
-    watching = asyncio.create_task(store.watch(heard.append))
-    name = await _subscribed(store, heard)
-    await store.trip(trip(name, open_s=0))
-    grant = await store.probe(probe("a", name))
-    await store.conclude(result("a", grant.record.epoch, deployment=name))
-    async with asyncio.timeout(5):
-        while len(_states(heard, name)) < 3:
-            await asyncio.sleep(0.001)
+    heard: asyncio.Queue[BreakerRecord] = asyncio.Queue()
+    watching = asyncio.create_task(store.watch(heard.put_nowait))
+    await _subscribed(store, heard)
+    await store.trip(trip("watched", open_s=0))
+    grant = await store.probe(probe("a", "watched"))
+    await store.conclude(result("a", grant.record.epoch, deployment="watched"))
+    for state in (BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED):
+        assert (await _next(heard, "watched")).state is state
     watching.cancel()
-    assert _states(heard, name) == [
-        BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED,
-    ]  # fmt: skip
 
 
 async def test_a_cancelled_watch_hears_no_more(store: Coordination) -> None:
-    heard: list[BreakerRecord] = []
-    watching = asyncio.create_task(store.watch(heard.append))
+    heard: asyncio.Queue[BreakerRecord] = asyncio.Queue()
+    watching = asyncio.create_task(store.watch(heard.put_nowait))
     await _subscribed(store, heard)
     watching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watching
-    heard.clear()
+    while not heard.empty():
+        heard.get_nowait()
     await store.trip(trip("after"))
     await store.breakers(0)
-    assert heard == []
+    assert heard.empty()
 
 
-def _states(heard: list[BreakerRecord], name: str) -> list[BreakerState]:
-    return [record.state for record in heard if record.deployment == name]
+async def _subscribed(store: Coordination, heard: asyncio.Queue[BreakerRecord]) -> None:
+    """Trip one breaker after the other until the watch hears of it."""
+    for number in range(500):
+        await store.trip(trip(f"warm-up-{number}"))
+        await asyncio.sleep(0.01)
+        if not heard.empty():
+            return
+    raise AssertionError("nothing is heard")
 
 
-async def _subscribed(store: Coordination, heard: list[BreakerRecord]) -> str:
-    """Trip one breaker after the other until the watch hears it; a fresh deployment's name."""
+async def _next(heard: asyncio.Queue[BreakerRecord], deployment: str) -> BreakerRecord:
     async with asyncio.timeout(5):
-        number = 0
-        while not heard:
-            await store.trip(trip(f"warm-up-{number}"))
-            await asyncio.sleep(0.01)
-            number += 1
-    return "watched"
+        while (record := await heard.get()).deployment != deployment:
+            pass
+        return record

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from prime_inference.adapters.memory.block_leases import NEWCOMERS_FRACTION
-from prime_inference.ports.coordination import BreakerState, Cause
+from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BreakerState, Cause
 from tests.sim.replica import Replica
 from tests.sim.store import SimStore
 from tests.sim.traffic import Attempt, Books

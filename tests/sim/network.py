@@ -42,8 +42,6 @@ class Network:
     def connected(self, a: Hashable, b: Hashable) -> bool:
         return frozenset((a, b)) not in self._cut
 
-    def _arrive(
-        self, a: Hashable, b: Hashable, action: Action, arguments: tuple[Any, ...]
-    ) -> None:
+    def _arrive(self, a: Hashable, b: Hashable, action: Action, arguments: tuple[Any, ...]) -> None:
         if self.connected(a, b):
             action(*arguments)

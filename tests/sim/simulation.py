@@ -23,6 +23,7 @@ TROUBLE_UNTIL_S = 24.0
 LONGEST_TROUBLE_S = 14.0
 PEACE_S = 50.0  # open time 30 + ticket 15 + a lease: after that nothing may be left of any trouble
 CALM_S = 5.0  # a lease is renewed, a breaker is read
+PEACEFUL_PER_SECOND = 2.0
 DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
 
 
@@ -136,8 +137,10 @@ class Simulation:
     # --- traffic ---
 
     def _schedule_request(self, place: int) -> None:
-        gap = self.world.random.expovariate(self.traffic.per_second)
-        self.world.after(gap, self._request, place)
+        rate = self.traffic.per_second
+        if self._peace:  # enough to be probes; there is nothing more to find
+            rate = min(rate, PEACEFUL_PER_SECOND)
+        self.world.after(self.world.random.expovariate(rate), self._request, place)
 
     def _request(self, place: int) -> None:
         if self._peace and self.world.now > TROUBLE_UNTIL_S + LONGEST_TROUBLE_S + PEACE_S - 10:
@@ -150,9 +153,7 @@ class Simulation:
         random = self.world.random
         model = random.choice(self.fleet).model
         self.invariants.offered(replica, model, replica.guard.candidates(model))
-        priority = (
-            Priority.BATCH if random.random() < self.traffic.batch else Priority.INTERACTIVE
-        )
+        priority = Priority.BATCH if random.random() < self.traffic.batch else Priority.INTERACTIVE
         request = Request(
             self.world, self.network, self.engines, self.books, replica, model, priority,
             self.traffic.mean_s,

@@ -10,12 +10,16 @@ from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.slots import Priority, Refusal, Slot
 from prime_inference.reliability.tries import Tries
 from prime_inference.reliability.waiting import Waiter
-from tests.sim.engine import Course, End, Engine, FIRST_TOKEN_LIMIT_S
+from tests.sim.engine import FIRST_TOKEN_LIMIT_S, Course, End, Engine
 from tests.sim.network import Network
 from tests.sim.replica import Replica
 from tests.sim.world import World
 
-OUTCOMES = {End.ANSWERED: Outcome.ANSWERED, End.FAILED: Outcome.FAILED, End.REFUSED: Outcome.NEUTRAL}
+OUTCOMES = {
+    End.ANSWERED: Outcome.ANSWERED,
+    End.FAILED: Outcome.FAILED,
+    End.REFUSED: Outcome.NEUTRAL,
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -170,9 +174,9 @@ class Request:
         self._books.ends[how] += 1
 
 
-def canary(world: World, network: Network, engines: dict[str, Engine], books: Books) -> Callable[
-    [Replica, str], None
-]:
+def canary(
+    world: World, network: Network, engines: dict[str, Engine], books: Books
+) -> Callable[[Replica, str], None]:
     """Sends one-token generations on tickets."""
 
     def send(replica: Replica, name: str) -> None:
@@ -200,5 +204,3 @@ def canary(world: World, network: Network, engines: dict[str, Engine], books: Bo
         world.after(course.end_s, replica.do, finish)
 
     return send
-
-

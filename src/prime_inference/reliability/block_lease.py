@@ -16,6 +16,7 @@ RENEWALS_PER_TTL = 3  # two asks may be lost before the lease ends
 ASK_AFTER_FAILURE_S = (
     0.25  # a store that is coming back is found soon, one that is away not flooded
 )
+REPLICAS_REMEMBERED_S = 60.0  # longer than all replicas take to ask again after an outage
 
 
 class BlockLease:
@@ -37,6 +38,7 @@ class BlockLease:
         self.valid_until = -math.inf  # by our own clock
         self.safe = 0  # without a valid lease; 0 until the store was asked once
         self.replicas = settings.assumed_replicas
+        self._replicas_until = -math.inf  # before, it is not lowered
         self.asking = False
         self.closing = False  # no new requests: wants nothing, and goes when nothing is in flight
         self._holder = holder
@@ -137,7 +139,7 @@ class BlockLease:
         self.epoch = grant.epoch
         self.granted = grant.granted
         self.batch = grant.batch
-        self.replicas = grant.holders
+        self._count_replicas(grant, now)
         self.safe = self._safe_capacity()
         self.valid_until = sent_at + settings.ttl_s * (1 - settings.early_end)
         contended = grant.granted < ask.interactive + ask.batch
@@ -162,6 +164,23 @@ class BlockLease:
         self.granted = min(self.granted, capacity)
         self.safe = min(self.safe, self._safe_capacity())
         self._ask_at = -math.inf
+
+    def close(self) -> None:
+        """Want nothing any more; what is in flight goes on."""
+        self.closing = True
+
+    def reopen(self) -> None:
+        """Want slots again, and ask for them at once."""
+        if self.closing:
+            self.closing = False
+            self._ask_at = -math.inf
+
+    def _count_replicas(self, grant: BlockGrant, now: float) -> None:
+        """More at once, fewer later: who asks first after an outage is not alone."""
+        fewer_is_true = now >= self._replicas_until and not grant.learning
+        if grant.holders >= self.replicas or fewer_is_true:
+            self.replicas = grant.holders
+            self._replicas_until = now + REPLICAS_REMEMBERED_S
 
     def _safe_capacity(self) -> int:
         return max(1, self.capacity // self.replicas)

@@ -114,7 +114,7 @@ class Guard:
             self.drain(name)
         self._draining -= wanted.keys()
         for name in wanted:
-            self._deployments[name].lease.closing = False
+            self._deployments[name].lease.reopen()
         self._group()
         self.wake()
 
@@ -124,7 +124,7 @@ class Guard:
         if member is None:
             return
         self._draining.add(deployment)
-        member.lease.closing = True
+        member.lease.close()
         self._group()
         self._forget_if_idle(member)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NEVER = -(1 << 62)  # a second in no window, wherever a clock begins
+
 
 class OutcomeWindow:
     """Counts of the last `seconds` seconds; memory does not grow with traffic."""
@@ -12,7 +14,7 @@ class OutcomeWindow:
         self._seconds = seconds
         self._answered = [0] * seconds
         self._failed = [0] * seconds
-        self._second = [-1] * seconds  # which second a bucket holds
+        self._second = [NEVER] * seconds  # which second a bucket holds
 
     def answered(self, now: float) -> None:
         self._answered[self._bucket(now)] += 1
@@ -27,7 +29,7 @@ class OutcomeWindow:
         return sum(self._answered[i] for i in live), sum(self._failed[i] for i in live)
 
     def clear(self) -> None:
-        self._second = [-1] * self._seconds
+        self._second = [NEVER] * self._seconds
 
     def _bucket(self, now: float) -> int:
         second = int(now)

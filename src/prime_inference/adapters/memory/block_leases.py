@@ -6,7 +6,7 @@ says why it is right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_inference.domain.sharing import banded_shares
 from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BlockAsk, BlockGrant
@@ -34,12 +34,12 @@ class BlockPool:
         """Grant `min(share, what nobody else holds)`."""
         self._advance(now)
         mine = self._blocks.get(ask.holder)
+        learning = now < self._learning_until
         if mine is not None and ask.sequence <= mine.ask.sequence:
-            return mine.grant
+            return replace(mine.grant, holders=len(self._blocks), learning=learning)
         others = [block for holder, block in self._blocks.items() if holder != ask.holder]
         capacity = min([ask.capacity, *(block.ask.capacity for block in others)])
         free = max(0, capacity - sum(block.held for block in others))
-        learning = self.learning(now)
         if mine is None:
             self._epoch += 1
         epoch = self._epoch if mine is None else mine.grant.epoch
