@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 Clock = Callable[[], float]
 """Seconds since some moment; grows steadily and is unaffected by setting the wall clock."""
@@ -14,4 +15,4 @@ def steady_clock() -> Clock:
     boottime = getattr(time, "CLOCK_BOOTTIME", None)
     if boottime is None:
         return time.monotonic
-    return lambda: time.clock_gettime(boottime)
+    return partial(time.clock_gettime, boottime)

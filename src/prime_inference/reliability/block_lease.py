@@ -48,7 +48,7 @@ class BlockLease:
         self._sent_at = -math.inf
         self._ask_at = -math.inf
         self._contended = False  # others hold what we want
-        self._peak_interactive = self._last_interactive = 0
+        self.peak_interactive = self._last_interactive = 0
         self._peak_batch = self._last_batch = 0
         self._peaks_turn_at = -math.inf
         self._refused_interactive = self._refused_batch = 0  # since the last ask
@@ -79,8 +79,8 @@ class BlockLease:
 
     def demand(self, interactive: int, batch: int, now: float) -> None:
         """So many would be in flight now if nothing were refused; more than we have: ask soon."""
-        if interactive > self._peak_interactive:
-            self._peak_interactive = interactive
+        if interactive > self.peak_interactive:
+            self.peak_interactive = interactive
         if batch > self._peak_batch:
             self._peak_batch = batch
         if interactive + batch >= self.granted < self.capacity:
@@ -188,13 +188,13 @@ class BlockLease:
     def _wants(self, now: float) -> tuple[int, int]:
         """Slots for the peak of the last lease time and some headroom."""
         if now >= self._peaks_turn_at:
-            self._last_interactive, self._peak_interactive = self._peak_interactive, 0
+            self._last_interactive, self.peak_interactive = self.peak_interactive, 0
             self._last_batch, self._peak_batch = self._peak_batch, 0
             self._peaks_turn_at = now + self._settings.ttl_s
         if self.closing:
             return 0, 0
         more = 1 + self._settings.headroom
-        interactive = max(self._peak_interactive, self._last_interactive)
+        interactive = max(self.peak_interactive, self._last_interactive)
         batch = max(self._peak_batch, self._last_batch)
         interactive = min(self.capacity, math.ceil(interactive * more) + 1)
         batch = min(self.capacity, math.ceil(batch * more))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -36,6 +37,7 @@ class DeploymentGuard:
         self.breaker = Breaker(spec.id, settings.breaker, random)
         self.lease = BlockLease(spec.id, holder, spec.slots, settings.lease, sequences)
         self.first_token = LatencyHistogram()
+        self.expected_first_token_s = 1.0  # with all slots free; see `ModelPool.refresh`
         self.holding = HoldingTime()
         self.answered = 0  # attempts since the start, for metrics
         self.failed = 0
@@ -52,6 +54,15 @@ class DeploymentGuard:
         """Neither ejected nor found unhealthy."""
         return self.healthy and self.breaker.state is BreakerState.CLOSED
 
+    def expectation(self, now: float) -> float:
+        """Expected seconds to the first token of one more request; infinite if there is no slot."""
+        lease = self.lease
+        limit = lease.granted if now < lease.valid_until else lease.safe
+        in_flight = self.in_flight
+        if in_flight >= limit:
+            return math.inf
+        return self.expected_first_token_s * (1 + in_flight / limit)
+
     def has_room(self, now: float) -> bool:
         """Whether a slot is free."""
         return self.in_flight < self.lease.limit(now)
@@ -67,16 +78,17 @@ class DeploymentGuard:
         lease = self.lease
         in_flight = self.in_flight
         batch = self.batch_in_flight
-        if in_flight >= lease.limit(now) or (
-            priority is Priority.BATCH and batch >= lease.batch_limit(now)
-        ):
+        for_batch = priority is Priority.BATCH
+        limit = lease.granted if now < lease.valid_until else lease.safe
+        if in_flight >= limit or (for_batch and batch >= lease.batch_limit(now)):
             self.refused += 1
-            lease.refused(in_flight - batch, batch, for_batch=priority is Priority.BATCH, now=now)
+            lease.refused(in_flight - batch, batch, for_batch=for_batch, now=now)
             return None
-        self.in_flight = in_flight + 1
-        if priority is Priority.BATCH:
+        self.in_flight = in_flight = in_flight + 1
+        if for_batch:
             self.batch_in_flight = batch = batch + 1
-        lease.demand(in_flight + 1 - batch, batch, now)
+        if for_batch or in_flight - batch > lease.peak_interactive or in_flight >= lease.granted:
+            lease.demand(in_flight - batch, batch, now)
         return Slot(self, priority, now, ticket, on_release)
 
     def give_back(self, slot: Slot) -> None:

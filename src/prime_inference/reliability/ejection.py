@@ -21,7 +21,8 @@ def eligible(pool: Sequence[DeploymentGuard], now: float) -> Sequence[Deployment
     poisoned key, statistics do not eject more than half, and nothing ejects the last one.
     If all are ejected, all are offered, the one that is due for a probe first at the head.
     """
-    usable = [member for member in pool if member.usable]
+    closed = BreakerState.CLOSED
+    usable = [member for member in pool if member.breaker.state is closed and member.healthy]
     if len(usable) == len(pool):
         return usable
     by_rate = [member for member in pool if _ejected_by_rate(member)]

@@ -160,10 +160,23 @@ class Guard:
             self.wake()
         return slot
 
+    def admit_any(self, model: str, priority: Priority = Priority.INTERACTIVE) -> Slot | Refusal:
+        """Take a slot of the best candidate that has one."""
+        refusal = Refusal(Reason.GONE, GONE_RETRY_S)
+        for name in self.candidates(model):
+            slot = self.admit(name, priority)
+            if isinstance(slot, Slot):
+                return slot
+            refusal = slot
+        return refusal
+
     def wait(
         self, model: str, priority: Priority, deliver: Callable[[Slot | Refusal], None]
     ) -> Waiter | Refusal:
-        """Wait for a slot of any deployment of the model, if that pays; see `leave`."""
+        """Wait for a slot of any deployment of the model, if that pays; see `leave`.
+
+        Only after all were refused: who waits is served when a slot is given back or granted.
+        """
         pool = self._models.get(model)
         if pool is None:
             return Refusal(Reason.GONE, GONE_RETRY_S)
@@ -245,7 +258,7 @@ class Guard:
     def waiting(self, model: str) -> int:
         """Requests waiting for a slot of that model."""
         pool = self._models.get(model)
-        return len(pool.line) if pool is not None else 0
+        return pool.line.size if pool is not None else 0
 
     def status(self) -> list[DeploymentStatus]:
         """Every deployment, in the order of configuration."""
@@ -258,12 +271,15 @@ class Guard:
         """What to ask the store now; each command is followed by `accept` or `fail`."""
         now = self._clock()
         for pool in self._models.values():
-            pool.expire(now)
+            pool.refresh(now)
+            if pool.line.size:
+                pool.serve(now, self._probing, self._released)  # a lease may have lapsed to safe
+                pool.expire(now)
         return self._coordinator.due(now)
 
     def next_due(self) -> float:
         """When to call `due` next, if `wake` is not called before."""
-        deadlines = [pool.line.next_deadline for pool in self._models.values()]
+        deadlines = [pool.line.next_deadline for pool in self._models.values() if pool.line.size]
         waits = [deadline for deadline in deadlines if deadline is not None]
         return min([self._coordinator.next_due(self._clock()), *waits])
 
@@ -272,7 +288,7 @@ class Guard:
         now = self._clock()
         self._coordinator.accept(command, reply, now)
         for pool in self._models.values():
-            if pool.line:
+            if pool.line.size:
                 pool.serve(now, self._probing, self._released)
 
     def fail(self, command: Command) -> None:
@@ -280,7 +296,7 @@ class Guard:
         now = self._clock()
         self._coordinator.fail(command, now)
         for pool in self._models.values():
-            if pool.line:  # the safe capacity may be more than nothing
+            if pool.line.size:  # the safe capacity may be more than nothing
                 pool.serve(now, self._probing, self._released)
 
     def follow(self, record: BreakerRecord) -> None:
@@ -320,7 +336,7 @@ class Guard:
 
     def _released(self, member: DeploymentGuard) -> None:
         pool = self._models[member.model]
-        if pool.line:
+        if pool.line.size:
             pool.serve(self._clock(), self._probing, self._released)
         if member.lease.closing:
             self._forget_if_idle(member)

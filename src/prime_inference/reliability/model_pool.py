@@ -29,6 +29,14 @@ class ModelPool:
         self._settings = settings
         self._random = random
 
+    def refresh(self, now: float) -> None:
+        """Take over what was measured since; several times a second, not with every request."""
+        medians = [member.first_token.quantile(0.5, now) for member in self.members]
+        known = [median for median in medians if median is not None]
+        unknown = min(known) if known else UNKNOWN_FIRST_TOKEN_S  # the unknown is tried
+        for member, median in zip(self.members, medians, strict=True):
+            member.expected_first_token_s = unknown if median is None else median
+
     def ordered(self, now: float, probing: bool) -> Sequence[DeploymentGuard]:
         """Who may serve a request now, best first.
 
@@ -78,7 +86,7 @@ class ModelPool:
         """Join the line, if a slot is expected within the longest wait."""
         longest = self._settings.lease.longest_wait_s
         expected = self.expected_wait(priority, now)
-        if expected > longest and len(self.line) >= self._slots_to_come(now):
+        if expected > longest and self.line.size >= self._slots_to_come(now):
             return self._refusal(Reason.NOT_WORTH_WAITING, expected)
         waiter = Waiter(priority, now + longest, deliver)
         self.line.join(waiter)
@@ -129,19 +137,10 @@ class ModelPool:
     def _by_expectation(
         self, offered: Sequence[DeploymentGuard], now: float
     ) -> Sequence[DeploymentGuard]:
-        medians = [member.first_token.quantile(0.5, now) for member in offered]
-        known = [median for median in medians if median is not None]
-        unknown = min(known) if known else UNKNOWN_FIRST_TOKEN_S  # the unknown is tried
         chance = self._random.random
-        keyed = []
-        for place, (member, median) in enumerate(zip(offered, medians, strict=True)):
-            limit = member.lease.limit(now)
-            in_flight = member.in_flight
-            load = in_flight / limit if limit else 1.0
-            expected = (unknown if median is None else median) * (1 + load + TIE * chance())
-            keyed.append((in_flight >= limit, expected, place))
-        keyed.sort()
-        return [offered[place] for _, _, place in keyed]
+        return sorted(
+            offered, key=lambda member: member.expectation(now) * (1 + TIE * chance())
+        )  # fmt: skip
 
 
 def _awaits_probe(member: DeploymentGuard) -> bool:

@@ -121,10 +121,13 @@ async def _run_canary(slot: Slot, canary: Canary) -> None:
 async def wait_for_slot(
     guard: Guard, model: str, priority: Priority = Priority.INTERACTIVE
 ) -> Slot | Refusal:
-    """Wait for a slot of the model, if one is expected soon; at most `longest_wait_s`.
+    """A slot of the model: at once, or after a wait of at most `longest_wait_s` if that pays.
 
     A cancelled caller leaves the line, or gives back the slot that it was just handed.
     """
+    slot = guard.admit_any(model, priority)
+    if isinstance(slot, Slot):
+        return slot
     future: asyncio.Future[Slot | Refusal] = asyncio.get_running_loop().create_future()
 
     def deliver(result: Slot | Refusal) -> None:

@@ -21,13 +21,11 @@ class Waiter:
 class WaitingLine:
     """Interactive requests before batch, first come first served within a class."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_lines", "size")
 
     def __init__(self) -> None:
         self._lines: dict[Priority, deque[Waiter]] = {each: deque() for each in Priority}
-
-    def __len__(self) -> int:
-        return sum(len(line) for line in self._lines.values())
+        self.size = 0  # looked at with every slot that is given back
 
     def ahead_of(self, priority: Priority) -> int:
         """Waiters that would be served before a newcomer of that priority."""
@@ -35,6 +33,7 @@ class WaitingLine:
 
     def join(self, waiter: Waiter) -> None:
         self._lines[waiter.priority].append(waiter)
+        self.size += 1
 
     def leave(self, waiter: Waiter) -> bool:
         """Step out of the line; False if it is not in it any more."""
@@ -42,6 +41,7 @@ class WaitingLine:
             self._lines[waiter.priority].remove(waiter)
         except ValueError:
             return False
+        self.size -= 1
         return True
 
     def first(self, priority: Priority) -> Waiter | None:

@@ -26,16 +26,13 @@ class SessionRing:
     __slots__ = ("_seeds",)
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        self._seeds = [
-            (name, session_key("", name), weight) for name, weight in weights.items() if weight > 0
-        ]
+        self._seeds = {
+            name: (session_key("", name), 1 / weight) for name, weight in weights.items() if weight
+        }
 
     def ranking(self, key: int) -> list[str]:
         """All deployments, the session's own first; the same on every replica."""
-        scored = sorted(
-            (math.log(_uniform(key ^ seed)) / weight, name) for name, seed, weight in self._seeds
-        )
-        return [name for _, name in reversed(scored)]
+        return sorted(self._seeds, key=lambda name: (self._score(key, name), name), reverse=True)
 
     def first(self, key: int, offered: Sequence[str]) -> list[str]:
         """`offered` (best first) with the session's deployment at the head.
@@ -44,11 +41,20 @@ class SessionRing:
         is ejected goes to the same second choice from every replica, and comes back after.
         The rest keeps its order: it was made from load and health.
         """
-        known = set(offered)
-        for name in self.ranking(key):
-            if name in known:
-                return [name, *(other for other in offered if other != name)]
-        return list(offered)
+        best, head = -math.inf, None
+        for name in offered:
+            if name in self._seeds:
+                score = self._score(key, name)
+                if head is None or (score, name) > (best, head):
+                    best, head = score, name
+        if head is None or head == offered[0]:
+            return list(offered)
+        return [head, *(name for name in offered if name != head)]
+
+    def _score(self, key: int, name: str) -> float:
+        """Logarithm of a uniform chance to the power of 1 / weight: the highest one wins."""
+        seed, inverse_weight = self._seeds[name]
+        return math.log(_uniform(key ^ seed)) * inverse_weight
 
 
 def _uniform(bits: int) -> float:
