@@ -52,7 +52,8 @@ def test_a_turn_waits_for_the_subagents_that_had_ended_when_it_began(tmp_path: P
                 "requests": [call(t, 50, 2, [], api_time=1.0)]}  # fmt: skip
 
     session = only(written(tmp_path, weka(
-        call(0, 100, 5, [0], api_time=1.0), agent("joined", 2, 6000), agent("background", 2, 60_000),
+        call(0, 100, 5, [0], api_time=1.0), agent("joined", 2, 6000),
+        agent("background", 2, 60_000),
         call(9, 200, 6, [0, 1], api_time=1.0),
     )))  # fmt: skip
     assert session.turns[1].waits_for == (0,)

@@ -19,9 +19,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     `start` is its recorded time and `delay` what passed between the end of what it waited
     for and its start, both in seconds. `blocks` are the ids of the input's blocks, in order;
-    tokens beyond the last block are shared with nothing. `waits_for` are indices of the session's subagents that must have ended. `messages` are
-    verbatim messages, for traces that hold text instead of counts: those of the user's side
-    that are new in this turn, and `input_tokens` is then 0.
+    tokens beyond the last block are shared with nothing. `waits_for` are indices of the
+    session's subagents that must have ended. `messages` is text instead of counts
+    (`input_tokens` is then 0): the whole prompt, or, if `threaded`, what follows the server's
+    answer to the turn before.
     """
 
     start: float
@@ -32,6 +33,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     after_tool: bool = False
     waits_for: tuple[int, ...] = ()
     messages: tuple[dict[str, Any], ...] | None = None
+    threaded: bool = False
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ def read_line(file: str, line: int, data: bytes) -> Session:
                 input_tokens=0,
                 output_tokens=turn.output_length or DEFAULT_OUTPUT,
                 messages=(*system, {"role": turn.role, "content": turn.text}),
+                threaded=True,
             )
         )
         system = []
