@@ -208,4 +208,4 @@ def test_a_cold_prompt_is_new_from_its_first_word() -> None:
     first, second = (m[0]["content"].split()[:8] for m in (one, other))
     assert first != second
     with pytest.raises(PromptTooShort):
-        cold_messages(MOCK, "c", 10)
+        cold_messages(MOCK, "c", 9)
