@@ -8,15 +8,17 @@ from prime_inference.bench.agents.workload import Session, Subagent, Turn, Workl
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors on input tokens, output tokens and delays, and the longest context that fits.
+    """Factors on input tokens, output tokens and delays; bounds on contexts and delays.
 
-    `output` None is the factor of the input.
+    `output` None is the factor of the input. `idle` is the longest delay in seconds, after
+    scaling; what comes after a longer one is moved forward in recorded time.
     """
 
     input: float = 1.0
     output: float | None = None
     time: float = 1.0
     max_context: int | None = None
+    idle: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "time"):
@@ -60,8 +62,13 @@ def _factor(session: Session, scale: Scale) -> float:
 def _session(session: Session, scale: Scale) -> Session:
     factor = _factor(session, scale)
     turns: list[Turn] = []
+    saved = 0.0
     for turn in session.turns:
         smaller = _turn(turn, factor, scale)
+        saved += smaller.delay - _capped(smaller.delay, scale)
+        smaller = msgspec.structs.replace(
+            smaller, start=smaller.start - saved, delay=_capped(smaller.delay, scale)
+        )
         longest = smaller.input_tokens + smaller.output_tokens
         if scale.max_context is not None and longest > scale.max_context:
             break
@@ -69,7 +76,7 @@ def _session(session: Session, scale: Scale) -> Session:
     subagents = [
         Subagent(
             after_turn=s.after_turn,
-            delay=s.delay * scale.time,
+            delay=_capped(s.delay * scale.time, scale),
             session=_session(s.session, scale),
         )
         for s in session.subagents
@@ -92,3 +99,7 @@ def _turn(turn: Turn, factor: float, scale: Scale) -> Turn:
         input_tokens=turn.input_tokens and max(1, int(turn.input_tokens * factor)),
         output_tokens=max(1, round(turn.output_tokens * output)),
     )
+
+
+def _capped(delay: float, scale: Scale) -> float:
+    return delay if scale.idle is None else min(delay, scale.idle)
