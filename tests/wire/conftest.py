@@ -2,18 +2,27 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import uvloop
 
-from tests.wire.peer import Connect, Peer, Serve, render_error
-
 from prime_inference.wire.http_server import HttpServer, ServerLimits
+from tests.wire.peer import Connect, Peer, Serve, render_error
+from tests.wire.upstream import StartUpstream, Upstream
 
 
 def pytest_asyncio_loop_factories():
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_collections() -> Iterator[None]:
+    """The modules' own objects are left out of the collection after every test."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -60,3 +69,18 @@ async def connect() -> AsyncIterator[Connect]:
     yield open_peer
     for peer in peers:
         await peer.close()
+
+
+@pytest.fixture
+async def upstream(quiet_loop: None) -> AsyncIterator[StartUpstream]:
+    """Starts upstreams that follow a script: `await upstream(script)`."""
+    upstreams: list[Upstream] = []
+
+    async def start(script):
+        upstream = await Upstream.start(script)
+        upstreams.append(upstream)
+        return upstream
+
+    yield start
+    for upstream in upstreams:
+        await upstream.close()

@@ -39,6 +39,13 @@ def post(body: bytes, *fields: bytes) -> bytes:
     return b"POST / HTTP/1.1\r\n%b%bContent-Length: %d\r\n\r\n%b" % (HOST, lines, len(body), body)
 
 
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something is so that tells nobody."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 @dataclass
 class Answer:
     status: int
@@ -62,11 +69,15 @@ class Peer:
     async def connect(cls, address: Address, receive_buffer: int = 0) -> Peer:
         """`receive_buffer`: bytes the kernel may hold for a peer that does not read."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        sock = socket.socket(family)
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, address)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, address)
+        except OSError:
+            sock.close()
+            raise
         limit = receive_buffer or 2**16
         return cls(*await asyncio.open_connection(sock=sock, limit=limit))
 

@@ -5,10 +5,9 @@ import logging
 
 import pytest
 
-from tests.wire.peer import GET, HOST, Connect, Serve, echo, post
-
 from prime_inference.domain.errors import AuthenticationFailed, NotFound
 from prime_inference.wire.http import Reply, Request
+from tests.wire.peer import GET, HOST, Connect, Serve, echo, post
 
 
 async def test_a_kept_connection_serves_one_request_after_another(serve: Serve, connect: Connect):

@@ -153,8 +153,10 @@ class Gateway:
         method = "GET" if request.method == "HEAD" else request.method
         endpoint = methods.get(method)
         if endpoint is None:
+            allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
             raise MethodNotAllowed(
-                f"{request.path} takes {', '.join(methods)}, not {request.method}."
+                f"{request.path[:200]} takes {', '.join(methods)}, not {request.method}.",
+                allowed=allowed,
             )
         return endpoint
 

@@ -36,7 +36,8 @@ class Attempts:
         finally:
             clocks.stop()
             run.usage = stream.usage
-            if relay.first_content_at:
+            if relay.committed:
+                run.committed = True
                 run.first_token = relay.first_content_at - run.started
             if response is not None:
                 response.release() if relay.complete else response.close()

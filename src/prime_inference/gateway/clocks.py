@@ -112,7 +112,7 @@ class AttemptClocks:
         if self._name == "idle":
             assert self._turn is not None
             self._turn.touch()
-        elif self._name == "first_token":
+        else:  # a finish reason that more content follows was not the last
             self._run("idle", self._limits.idle)
 
     def finished(self) -> None:

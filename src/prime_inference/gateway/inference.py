@@ -19,17 +19,17 @@ from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.attempts import Attempts
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
-from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.operations import Operation, unsupported
-from prime_inference.gateway.relay import StreamRelay
+from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
-from prime_inference.ports.generations import GenerationSink
 from prime_inference.routing.choose import order
-from prime_inference.wire.http import Reply
+from prime_inference.wire.http import Reply, header_lines
 from prime_inference.wire.openai.errors import JSON_TYPE
 
+JSON_HEADERS = header_lines([JSON_TYPE])
 CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
 
 
@@ -40,17 +40,15 @@ class Inference:
         self,
         catalog: Catalog,
         upstreams: Upstreams,
-        metrics: Metrics,
-        sinks: Sequence[GenerationSink],
+        settlement: Settlement,
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
     ) -> None:
         self._catalog = catalog
         self._upstreams = upstreams
-        self._sinks = [metrics, *sinks]
+        self._settlement = settlement
         self.in_flight = 0
-        metrics.in_flight.set_function(lambda: self.in_flight)
         self._deadlines = Deadlines()
         self._attempts = Attempts(clocks, self._deadlines)
         self._keep_alive_seconds = keep_alive_seconds
@@ -73,7 +71,7 @@ class Inference:
             run.status, run.error = CLIENT_LEFT, "client_left"
             raise
         except ApiError as error:
-            run.outcome = "failed" if isinstance(error, UpstreamFailure) else "refused"
+            run.outcome = "failed" if _is_failure(error) else "refused"
             run.status, run.error = error.status, error.code
             if not reply.started:
                 raise
@@ -83,9 +81,7 @@ class Inference:
             raise
         finally:
             self.in_flight -= 1
-            generation = run.generation(self._deadlines.now())
-            for sink in self._sinks:
-                sink.record(generation)
+            self._settlement.add(run.generation(self._deadlines.now()))
 
     # -- choosing
 
@@ -125,7 +121,7 @@ class Inference:
             reply,
             answer_id=run.answer_id,
             created=run.created,
-            headers=run.headers(),
+            headers=run.headers(STREAM_HEADERS),
             deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
         )
@@ -151,7 +147,7 @@ class Inference:
             body = await self._attempts.whole(run, model, upstream)
 
         await self._first_that_answers(run, upstreams, attempt)
-        reply.send(200, [JSON_TYPE, *run.headers()], body)
+        reply.send(200, run.headers(JSON_HEADERS), body)
 
     async def _first_that_answers(
         self,
@@ -160,11 +156,9 @@ class Inference:
         attempt: Callable[[Upstream], Awaitable[None]],
     ) -> None:
         """Try each upstream once until one answers. Raises the failure that tells most."""
-        now = self._deadlines.now
         failures: list[UpstreamFailure] = []
         for upstream in upstreams:
             run.deployment = upstream.deployment.id
-            began = now()
             try:
                 upstream.take_slot()
                 try:
@@ -175,17 +169,20 @@ class Inference:
                 if isinstance(failure, UpstreamRefused):
                     raise
                 if not isinstance(failure, CapacityExhausted):
-                    upstream.statistics.failure(now())
+                    upstream.statistics.failure(self._deadlines.now())
+                if run.committed:
+                    raise
                 failures.append(failure)
-                if run.first_token:
-                    break
             else:
-                self._observe(run, upstream, began, now())
                 return
-        raise min(failures, key=lambda failure: isinstance(failure, CapacityExhausted))
+        raise min(failures, key=_says_less)
 
-    @staticmethod
-    def _observe(run: Run, upstream: Upstream, began: float, now: float) -> None:
-        tokens = run.usage.completion_tokens
-        rate = tokens / (now - began) if now > began else 0.0
-        upstream.statistics.success(now, run.first_token, rate)
+
+def _is_failure(error: ApiError) -> bool:
+    """Whether it is a deployment's failure rather than the request's own fault."""
+    return isinstance(error, UpstreamFailure) and not isinstance(error, UpstreamRefused)
+
+
+def _says_less(failure: UpstreamFailure) -> tuple[bool, float]:
+    """A failure says more than a full deployment; of those, the one that frees up first."""
+    return isinstance(failure, CapacityExhausted), failure.retry_after or 0.0

@@ -8,7 +8,7 @@ take a lock for every increment, which was a tenth of the gateway's work per req
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
@@ -65,6 +65,29 @@ class _Generations(Collector):
         self.outcomes: dict[tuple[str, str, str, str, str], int] = {}
         self.models: dict[str, _ModelCell] = {}
         self.unmeasured: dict[tuple[str, str], int] = {}
+
+    def count(self, generation: Generation) -> None:
+        """Add one generation."""
+        model, usage = generation.model, generation.usage
+        labels = (
+            generation.route, model, generation.deployment, generation.outcome, generation.error,
+        )  # fmt: skip
+        self.outcomes[labels] = self.outcomes.get(labels, 0) + 1
+        if not model:
+            return
+        cell = self.models.get(model)
+        if cell is None:
+            cell = self.models[model] = _ModelCell()
+        cell.prompt += usage.prompt_tokens
+        cell.cached += usage.cached_tokens
+        cell.completion += usage.completion_tokens
+        cell.reasoning += usage.reasoning_tokens
+        cell.duration.observe(generation.duration_seconds)
+        if generation.first_token_seconds > 0:
+            cell.first_token.observe(generation.first_token_seconds)
+        if generation.outcome == "complete" and usage.source != "upstream":
+            place = (model, generation.deployment)
+            self.unmeasured[place] = self.unmeasured.get(place, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
         yield self._outcomes()
@@ -135,28 +158,10 @@ class Metrics:
             registry=self._registry,
         )
 
-    def record(self, generation: Generation) -> None:
-        """Count one finished generation. Implements `ports.generations.GenerationSink`."""
-        model, usage, outcomes = generation.model, generation.usage, self._generations.outcomes
-        labels = (
-            generation.route, model, generation.deployment, generation.outcome, generation.error,
-        )  # fmt: skip
-        outcomes[labels] = outcomes.get(labels, 0) + 1
-        if not model:
-            return
-        cell = self._generations.models.get(model)
-        if cell is None:
-            cell = self._generations.models[model] = _ModelCell()
-        cell.prompt += usage.prompt_tokens
-        cell.cached += usage.cached_tokens
-        cell.completion += usage.completion_tokens
-        cell.reasoning += usage.reasoning_tokens
-        cell.duration.observe(generation.duration_seconds)
-        if generation.first_token_seconds > 0:
-            cell.first_token.observe(generation.first_token_seconds)
-        if generation.outcome == "complete" and usage.source != "upstream":
-            place = (model, generation.deployment)
-            self._generations.unmeasured[place] = self._generations.unmeasured.get(place, 0) + 1
+    def record(self, generations: Sequence[Generation]) -> None:
+        """Count finished generations. Implements `ports.generations.GenerationSink`."""
+        for generation in generations:
+            self._generations.count(generation)
 
     def render(self) -> bytes:
         """Prometheus text format."""

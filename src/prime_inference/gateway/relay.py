@@ -10,17 +10,19 @@ from __future__ import annotations
 from prime_inference.domain.errors import ApiError, UpstreamFailure
 from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
-from prime_inference.wire.http import Headers, Reply
+from prime_inference.wire.http import Reply, header_lines
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.stream import AnswerStream
-from prime_inference.wire.sse import DONE, SseFramer
+from prime_inference.wire.sse import DONE, SseFramer, event_data
 
-STREAM_HEADERS: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # tells nginx in front of us not to hold events back
-]
+STREAM_HEADERS = header_lines(
+    [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # tells nginx in front of us not to hold events back
+    ]
+)
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
@@ -34,7 +36,7 @@ class StreamRelay:
         *,
         answer_id: str,
         created: int,
-        headers: Headers,
+        headers: bytes,
         deadlines: Deadlines,
         keep_alive_seconds: float,
     ) -> None:
@@ -42,7 +44,7 @@ class StreamRelay:
         self._reply = reply
         self._answer_id = answer_id
         self._created = created
-        self._headers = [*STREAM_HEADERS, *headers]
+        self._headers = headers
         self._deadlines = deadlines
         self._keep_alive_seconds = keep_alive_seconds
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
@@ -79,6 +81,8 @@ class StreamRelay:
                     clocks.hold()
                     await self._reply.drained()
                     clocks.resume()
+            if (tail := event_data(framer.end())) is not None:
+                self._forward([tail], clocks)  # an event that the end of the body completes
         except UpstreamFailure:
             # with every finish reason here, a missing `[DONE]` costs the client nothing
             if not self._stream.finished:

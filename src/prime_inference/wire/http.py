@@ -16,6 +16,10 @@ Headers = list[tuple[bytes, bytes]]
 """Header fields in order; names in lower case."""
 
 
+Fields = Iterable[tuple[bytes, bytes]] | bytes
+"""Header fields to be written: pairs, which are checked, or lines that `header_lines` made."""
+
+
 def header_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Header fields as they are written, each line ending in CRLF.
 
@@ -65,11 +69,11 @@ class Reply(Protocol):
         """Whether a status line has been written."""
         ...
 
-    def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    def send(self, status: int, headers: Fields, body: bytes) -> None:
         """Write a whole answer. Raises ValueError for a field with CR, LF or NUL."""
         ...
 
-    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def start(self, status: int, headers: Fields) -> None:
         """Write the head of a streamed answer. Raises ValueError as `send` does."""
         ...
 

@@ -7,13 +7,14 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine
 from http import HTTPStatus
+from inspect import CORO_CREATED, getcoroutinestate
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from prime_inference.domain.errors import ApiError, InternalFailure, InvalidRequest
-from prime_inference.wire.http import Request, header_lines
+from prime_inference.wire.http import Fields, Request, header_lines
 from prime_inference.wire.http_reader import BODY, HEAD, IDLE, RequestReader
 
 if TYPE_CHECKING:
@@ -123,10 +124,14 @@ class Connection(asyncio.Protocol):
         self._reader.close()
         self._queue.clear()
         self._decongest()
+        task = self._task
+        if task is not None and not self.ended:
+            task.cancel()
+            coroutine = cast("Coroutine[Any, Any, None]", task.get_coro())
+            if getcoroutinestate(coroutine) == CORO_CREATED:
+                self._task = None  # it will not even begin, so that it cannot end either
         if self._task is None:
             self._server.forget(self)
-        elif not self.ended:
-            self._task.cancel()
 
     def _decongest(self) -> None:
         congestion, self._congestion = self._congestion, None
@@ -237,7 +242,7 @@ class Connection(asyncio.Protocol):
 
     # -- Reply
 
-    def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    def send(self, status: int, headers: Fields, body: bytes) -> None:
         if self.closing:
             return
         assert not self.started, "an answer was already started"
@@ -250,7 +255,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
 
-    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def start(self, status: int, headers: Fields) -> None:
         if self.closing:
             return
         assert not self.started, "an answer was already started"
@@ -294,16 +299,15 @@ class Connection(asyncio.Protocol):
         if self._congestion is not None:
             await asyncio.shield(self._congestion)
 
-    def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    def _head(self, status: int, headers: Fields) -> bytes:
         if self._server.draining and not self._queue:
             self._keep_alive = False
         if not self._keep_alive:
             connection = b"connection: close\r\n"
         else:  # HTTP/1.0 keeps a connection only where both sides say so
             connection = b"" if self._chunked else b"connection: keep-alive\r\n"
-        return b"".join(
-            (STATUS_LINES[status], self._server.date_line(), header_lines(headers), connection)
-        )
+        lines = headers if isinstance(headers, bytes) else header_lines(headers)
+        return b"".join((STATUS_LINES[status], self._server.date_line(), lines, connection))
 
     # -- time limits and closing
 

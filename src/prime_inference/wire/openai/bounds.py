@@ -22,7 +22,7 @@ MAX_LOGIT_BIASES = 1024  # OpenAI's own limit is 300 in practice
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64  # OpenAI allows 10 levels of properties, each about 4 levels of JSON
-MAX_PROMPTS = 128  # of a completions or embeddings request
+MAX_PROMPTS = 128  # of a completions request, times its `n`
 MAX_INPUTS = 2048  # OpenAI's limit for embeddings
 MAX_SCHEMAS_REMEMBERED = 4096  # 32 bytes each
 
@@ -47,7 +47,10 @@ class SchemaBounds:
         if digest in self._passed:
             self._passed.move_to_end(digest)
             return
-        value = _json.decode(raw)
+        try:
+            value = _json.decode(raw)
+        except (ValueError, RecursionError):  # the request's decoder passes over what is inside
+            raise InvalidRequest(f"'{param}' is not valid JSON.", param=param) from None
         if not isinstance(value, dict):
             raise InvalidRequest(f"'{param}' must be a JSON schema object.", param=param)
         if nesting(value) > MAX_SCHEMA_DEPTH:
