@@ -43,32 +43,34 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return self.pairs >= MIN_PAIRS and not self.low <= 1 <= self.high
 
 
-Records = Sequence[Record]
-Metric = Callable[[Records], float]
+Value = Callable[[Record], float | None]
 
 
-def _interactivity(q: float) -> Metric:
-    def found(records: Records) -> float:
-        value = percentile([r.e2el / r.osl for r in records if r.osl and r.e2el > 0], q)
-        return 1 / value if value else math.inf
+class _Metric(msgspec.Struct, frozen=True):
+    """A percentile of what `value` gives; `inverse` turns seconds a token into tokens a second."""
 
-    return found
+    unit: str
+    value: Value
+    q: float
+    inverse: bool = False
+
+    def of(self, values: Sequence[float]) -> float:
+        found = percentile(values, self.q)
+        if not self.inverse:
+            return found
+        return 1 / found if found else math.inf
 
 
-def _ttft(q: float) -> Metric:
-    return lambda records: percentile([t for r in records if (t := r.ttft) is not None], q)
+def _per_token(record: Record) -> float | None:
+    return record.e2el / record.osl if record.osl and record.e2el > 0 else None
 
 
-def _itl(records: Records) -> float:
-    return percentile([itl for r in records if (itl := r.itl) is not None], 50)
-
-
-METRICS: dict[str, tuple[str, Metric]] = {
-    "e2e_norm_intvty_p50": ("tok/s/user", _interactivity(50)),
-    "e2e_norm_intvty_p90": ("tok/s/user", _interactivity(90)),
-    "ttft_p50": ("s", _ttft(50)),
-    "ttft_p90": ("s", _ttft(90)),
-    "itl_p50": ("s", _itl),
+METRICS = {
+    "e2e_norm_intvty_p50": _Metric("tok/s/user", _per_token, 50, inverse=True),
+    "e2e_norm_intvty_p90": _Metric("tok/s/user", _per_token, 90, inverse=True),
+    "ttft_p50": _Metric("s", lambda record: record.ttft, 50),
+    "ttft_p90": _Metric("s", lambda record: record.ttft, 90),
+    "itl_p50": _Metric("s", lambda record: record.itl, 50),
 }
 
 
@@ -110,23 +112,28 @@ def _by_setting(results: Results) -> dict[tuple[int, float], dict[Tree, list[Rec
 def _compared(
     setting: tuple[int, float], name: str, units: Sequence[tuple[list[Record], list[Record]]]
 ) -> Comparison:
-    unit, metric = METRICS[name]
+    metric = METRICS[name]
 
-    def both(chosen: Sequence[tuple[list[Record], list[Record]]]) -> tuple[float, float]:
+    def values(records: Sequence[Record]) -> list[float]:
+        return [value for r in records if (value := metric.value(r)) is not None]
+
+    pairs = [(values(one), values(other)) for one, other in units]
+
+    def both(chosen: Sequence[tuple[list[float], list[float]]]) -> tuple[float, float]:
         return (
-            metric([record for one, _ in chosen for record in one]),
-            metric([record for _, other in chosen for record in other]),
+            metric.of([value for one, _ in chosen for value in one]),
+            metric.of([value for _, other in chosen for value in other]),
         )
 
-    a, b = both(units)
+    a, b = both(pairs)
     rng = random.Random(f"{SEED} {name}")
     ratios = []
     for _ in range(RESAMPLES):
-        one, other = both(rng.choices(units, k=len(units)))
+        one, other = both(rng.choices(pairs, k=len(pairs)))
         ratios.append(other / one if one else math.nan)
     real = [ratio for ratio in ratios if not math.isnan(ratio)]
     return Comparison(
-        sessions=setting[0], cold_rate=setting[1], metric=name, unit=unit, a=a, b=b,
+        sessions=setting[0], cold_rate=setting[1], metric=name, unit=metric.unit, a=a, b=b,
         ratio=b / a if a else math.nan, low=percentile(real, 2.5), high=percentile(real, 97.5),
-        pairs=len(units),
+        pairs=len(pairs),
     )  # fmt: skip

@@ -81,7 +81,7 @@ class Measurement:
         )
         trees = Trees(self._workload, sender, play)
         faults: list[FaultRun] = []
-        with _rare_collections():
+        with rare_collections():
             load = [_faults(options.faults, sender, faults)]
             start = 0.0
             if options.session_rate is None and point.sessions:
@@ -149,7 +149,7 @@ async def _faults(faults: tuple[Fault, ...], sender: Sender, ran: list[FaultRun]
 
 
 @contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """What exists now is not looked at again, and the young are looked at rarely."""
     before = gc.get_threshold()
     gc.collect()

@@ -11,7 +11,6 @@ two writes the file is whole.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -78,7 +77,7 @@ class ResultsFile:
         self._file.write((b"\n" + b",\n".join(lines)) if lines else b"")
         self._end = self._file.tell()
         self._write(b"")
-        os.replace(fresh, path)  # from here on the old file, if any, is gone
+        fresh.replace(path)  # from here on the old file, if any, is gone
 
     def __enter__(self) -> ResultsFile:
         return self
