@@ -143,6 +143,23 @@ async def test_a_client_that_ignores_its_refusal_is_cut_off(serve: Serve, connec
     assert not server.connections
 
 
+async def test_a_client_that_goes_on_after_its_last_request_can_read_its_answer(
+    serve: Serve, connect: Connect
+):
+    async def slow(request: Request, reply: Reply) -> None:
+        await asyncio.sleep(0.02)
+        reply.send(200, [], b"hello")
+
+    _, address = await serve(slow)
+    peer = await connect(address)
+    await peer.send(get(b"Connection: close"))
+    for _ in range(20):
+        await peer.send(b"x" * 100_000)
+        await asyncio.sleep(0.005)
+    assert (await peer.answer()).body == b"hello"
+    assert await peer.ended()
+
+
 async def test_a_body_in_tiny_chunks_costs_little_more_than_its_bytes(
     serve: Serve, connect: Connect
 ):
@@ -332,6 +349,23 @@ async def test_a_client_that_reads_steadily_may_take_longer_than_the_writing_lim
         await peer.read(100_000)
         await asyncio.sleep(0.005)
     assert asyncio.get_running_loop().time() - start > 0.5
+
+
+async def test_a_client_that_has_caught_up_is_under_no_writing_limit(
+    serve: Serve, connect: Connect
+):
+    async def stream(request: Request, reply: Reply) -> None:
+        reply.start(200, [])
+        while not reply.congested:
+            reply.write(b"x" * 100_000)
+        await reply.drained()
+        await asyncio.sleep(0.3)  # the model thinks
+        reply.write(b"last")
+        reply.end()
+
+    _, address = await serve(stream, write_seconds=0.1)
+    peer = await connect(address)
+    assert (await peer.ask(GET)).body.endswith(b"last")
 
 
 async def test_an_answer_in_flight_does_not_count_as_idle_time(serve: Serve, connect: Connect):

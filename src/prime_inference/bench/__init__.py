@@ -1,1 +1,1 @@
-"""Benchmarks."""
+"""Measurements of the running product."""
