@@ -70,7 +70,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(COMPILE) --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
-	for peer in $(PEERS); do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
+	for peer in $(PEERS) aiperf; do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
 
 PEERS := vllm-router sglang-router litellm
 BENCH ?=
