@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -54,47 +52,19 @@ from prime_inference.cli.bench_options import (
     options_of,
     workload_of,
 )
-from prime_inference.cli.failures import CommandFailed, WrongUsage
+from prime_inference.cli.bench_summary import (
+    failures,
+    print_summary,
+    require_valid,
+    write_summary,
+)
+from prime_inference.cli.failures import WrongUsage
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Column, Terminal
-
-if TYPE_CHECKING:
-    from prime_inference.bench.agents.summary import Summary
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Benchmarks of agents' traffic.")
 
 SUMMARY_SHAPE = "The summary: {provenance, plan, state, points: [...], settings: [...]}"
-
-
-class BenchFailed(CommandFailed):
-    """A benchmark could not be done, or its result is not to be trusted."""
-
-    code = "bench_failed"
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Errors of the benchmark as failures of the command."""
-    from prime_inference.bench.agents.compare import NothingToCompare
-    from prime_inference.bench.agents.endpoint import EndpointRefused
-    from prime_inference.bench.agents.prompts import PromptTooShort
-    from prime_inference.bench.agents.results import ResultsInvalid
-    from prime_inference.bench.agents.scale import CannotScale
-    from prime_inference.bench.agents.tool_calls import ToolsInvalid
-    from prime_inference.bench.agents.traces import TraceError
-    from prime_inference.bench.agents.vocabulary import CalibrationFailed
-
-    wrong = (TraceError, CannotScale, ToolsInvalid, PromptTooShort, ResultsInvalid)
-    try:
-        yield
-    except wrong as error:
-        raise WrongUsage(str(error)) from error
-    except (CalibrationFailed, NothingToCompare) as error:
-        raise BenchFailed(str(error)) from error
-    except EndpointRefused as error:
-        raise BenchFailed(f"The endpoint did not answer a first small request: {error}") from error
-    except OSError as error:
-        raise BenchFailed(f"{error.filename or ''} {error.strerror}".strip()) from error
 
 
 @app.command("generate", cls=Command, epilog=json_help("The workload's statistics."))
@@ -119,7 +89,7 @@ def generate(
     from prime_inference.bench.agents.traces.write import weka_objects
     from prime_inference.bench.agents.workload import statistics
 
-    with _failures():
+    with failures():
         workload = workload_of(
             None, None, sessions, seed, scale, output_scale, time_scale, max_context, None
         )
@@ -214,7 +184,7 @@ def run(
         raise WrongUsage("--find-concurrency needs a target: --slo e2e=TOKENS_PER_SECOND.")
 
     async def measure(progress: BenchProgress) -> None:
-        with _failures():
+        with failures():
             workload = workload_of(
                 trace, form, sessions, seed_list[0], scale, output_scale, time_scale, max_context,
                 idle_cap,
@@ -240,9 +210,9 @@ def run(
             uvloop.run(measure(progress))
     finally:
         if (out / "results.json").exists():
-            summary = _write_report(out, wanted, Hardware(gpus, price), terminal)
-    _print(summary, terminal, as_json=output == "json")
-    _require_valid(summary)
+            summary = write_summary(out, wanted, Hardware(gpus, price), terminal)
+    print_summary(summary, terminal, as_json=output == "json")
+    require_valid(summary)
 
 
 @app.command("report", cls=Command, epilog=json_help(SUMMARY_SHAPE))
@@ -262,8 +232,8 @@ def report(
         wanted = Slo.parse(slo or ())
     except ValueError as error:
         raise WrongUsage(str(error)) from error
-    summary = _write_report(folder, wanted, Hardware(gpus, price), terminal)
-    _print(summary, terminal, as_json=output == "json")
+    summary = write_summary(folder, wanted, Hardware(gpus, price), terminal)
+    print_summary(summary, terminal, as_json=output == "json")
 
 
 @app.command("compare", cls=Command, epilog=json_help("[{metric, a, b, ratio, low, high, ...}]"))
@@ -279,7 +249,7 @@ def compare(
     from prime_inference.bench.agents.compare import compare as compared
     from prime_inference.bench.agents.results import read_results
 
-    with _failures():
+    with failures():
         found = compared(read_results(a), read_results(b))
     terminal = Terminal(plain=plain)
     if output == "json":
@@ -317,7 +287,7 @@ def export(
     from prime_inference.bench.agents.endpoint import vocabulary_of
     from prime_inference.bench.agents.traces.write import message_rows
 
-    with _failures():
+    with failures():
         workload = workload_of(trace, form, 1, 0, 1.0, None, 1.0, None, idle_cap)
         vocabulary = asyncio.run(vocabulary_of(url, model, key_headers(os.environ, url)))
         lines = [msgspec.json.encode(row) for row in message_rows(workload, vocabulary)]
@@ -351,49 +321,3 @@ def limit(
     rows = [[name, f"{value:,.6g}" if isinstance(value, float) else str(value)]
             for name, value in msgspec.to_builtins(found).items()]  # fmt: skip
     terminal.table("the generator's limit", [Column("what"), Column("value", align="right")], rows)
-
-
-def _write_report(folder: Path, slo: Any, hardware: Any, terminal: Terminal) -> Summary:
-    import msgspec
-
-    from prime_inference.bench.agents.report import PlotsUnavailable, write_report
-    from prime_inference.bench.agents.results import read_results
-    from prime_inference.bench.agents.summary import summarise
-
-    with _failures():
-        results = read_results(folder)
-        summary = summarise(results, slo, hardware)
-        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
-        (folder / "summary.json").write_bytes(text)
-        try:
-            write_report(folder, summary, results)
-        except PlotsUnavailable as error:
-            terminal.note(str(error))
-    return summary
-
-
-def _print(summary: Summary, terminal: Terminal, *, as_json: bool) -> None:
-    import msgspec
-
-    if as_json:
-        terminal.json(msgspec.json.decode(msgspec.json.encode(summary)))
-        return
-    titles = ("sessions", "cold/s", "seeds", "E2E P50 tok/s/user", "E2E P90 tok/s/user",
-              "TTFT P90 s", "output tok/s/GPU", "goodput", "valid")  # fmt: skip
-    columns = [Column(title, align="right") for title in titles]
-    rows = [
-        [str(s.sessions), f"{s.cold_rate:g}", str(s.seeds), f"{s.warm_e2e_p50.median:.1f}",
-         f"{s.warm_e2e_p90.median:.1f}", f"{s.warm_ttft_p90.median:.3f}",
-         f"{s.output_tps_per_gpu.median:.1f}", f"{s.goodput_share.median:.1%}",
-         "yes" if s.valid else "NO"] for s in summary.settings
-    ]  # fmt: skip
-    for notice in summary.provenance.simulated:
-        terminal.line(f"SIMULATED: {notice}")
-    terminal.table("warm requests; output of all requests", columns, rows)
-
-
-def _require_valid(summary: Summary) -> None:
-    """A number that is not to be trusted does not end in success."""
-    reasons = [f"point {p.run.number}: {r}" for p in summary.points for r in p.invalid_because]
-    if reasons:
-        raise BenchFailed("Not valid: " + "; ".join(reasons))
