@@ -44,7 +44,8 @@ def workload(*sessions: Session, **more: Any) -> Workload:
 
 async def measured(
     engine: MockEngine, work: Workload, point: Point, *, model: str = "mock/plain",
-    tools: Tools | None = None, vocabulary: Vocabulary | None = MOCK, **options: Any,
+    tools: Tools | None = None, vocabulary: Vocabulary | None = MOCK, nonce: str = "n",
+    **options: Any,
 ) -> tuple[list[Record], PointRun]:  # fmt: skip
     """Records in the order in which they ended; the whole session is played unless told."""
     defaults: dict[str, Any] = {"seconds": 0.5, "start_window": (0.0, 0.0), "warmup_requests": 0,
@@ -52,7 +53,13 @@ async def measured(
     client = StreamClient(Address.parse(engine.base_url))
     records: list[Record] = []
     measurement = Measurement(
-        client, model, work, Options(**(defaults | options)), vocabulary=vocabulary, tools=tools
+        client,
+        model,
+        work,
+        Options(**(defaults | options)),
+        vocabulary=vocabulary,
+        tools=tools,
+        nonce=nonce,
     )
     try:
         run = await measurement.run(point, 0, records.append)

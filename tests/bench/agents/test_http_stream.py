@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.bench.agents.answers import Answer, read_answer
@@ -145,6 +145,7 @@ EVENTS = b"".join(
 OPENING = b': hello\n\ndata: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, len(OPENING + EVENTS)), max_size=12), st.sampled_from(["lf", "crlf"])
 )

@@ -7,6 +7,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from prime_inference.bench.agents.cold import arrivals
@@ -220,3 +221,16 @@ async def test_the_same_seed_sends_the_same_requests() -> None:
         return sorted((r.session, r.play, r.turn) for r in records if r.play < 3)
 
     assert await sent() == await sent()
+
+
+async def test_another_point_or_run_with_the_same_seed_finds_nothing_cached() -> None:
+    async def first_prompt(nonce: str) -> str:
+        async with MockEngine() as engine:
+            await measured(engine, workload(session()), ONE_LANE, nonce=nonce, seconds=0.05)
+            body = msgspec.json.decode(engine.requests[0].body)
+        return str(body["messages"][-1]["content"])
+
+    one, other, again = [await first_prompt(nonce) for nonce in ("1", "2", "1")]
+    assert one.split()[:8] != other.split()[:8]
+    assert one.split()[8:] == other.split()[8:]
+    assert one == again

@@ -122,7 +122,7 @@ lengths = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 30)), min_size=1
     ],
     ids=["words", "with a default system"],
 )
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(lengths=lengths, first=st.integers(40, 80), system=st.integers(0, 90))
 def test_every_prompt_has_exactly_the_traces_tokens(
     template: Template, vocabulary: Vocabulary, lengths: list[tuple[int, int]], first: int,
@@ -153,7 +153,7 @@ def shared(one: Sequence[int], other: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(lengths=lengths, system=st.integers(0, 60))
 def test_shared_blocks_are_a_shared_prefix_on_the_server(
     lengths: list[tuple[int, int]], system: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.bench.agents.blocks import SeenBlocks, ids, to_runs
@@ -20,11 +20,13 @@ from prime_inference.bench.agents.workload import (
 block_ids = st.lists(st.integers(0, 30), max_size=12)
 
 
+@settings(deadline=None)
 @given(block_ids)
 def test_runs_are_the_same_ids(numbers: list[int]) -> None:
     assert list(ids(to_runs(numbers))) == numbers
 
 
+@settings(deadline=None)
 @given(st.lists(block_ids, max_size=8), block_ids)
 def test_the_hit_is_the_leading_ids_that_were_sent_before(
     sent: list[list[int]], asked: list[int]

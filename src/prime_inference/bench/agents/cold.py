@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 
-from prime_inference.bench.agents.plan import Options
+from prime_inference.bench.agents.plan import Options, Point
 from prime_inference.bench.agents.prompts import cold_messages
 from prime_inference.bench.agents.sender import Planned, Sender
 from prime_inference.bench.agents.vocabulary import MARKER_WORDS, Vocabulary
@@ -26,14 +26,14 @@ class ColdStream:
     """Sends at its times whatever the server does; `start` is the first of them."""
 
     def __init__(
-        self, sender: Sender, vocabulary: Vocabulary, options: Options, rate: float, seed: int
+        self, sender: Sender, vocabulary: Vocabulary, options: Options, point: Point, nonce: str
     ) -> None:
         self._sender = sender
         self._vocabulary = vocabulary
         self._options = options
-        self._rate = rate
-        self._rng = random.Random(f"cold {seed}")
-        self._seed = seed
+        self._rate = point.cold_rate
+        self._rng = random.Random(f"cold {point.seed}")
+        self._nonce = nonce
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def run(self, start: float) -> None:
@@ -62,7 +62,7 @@ class ColdStream:
         least = self._vocabulary.first_user + MARKER_WORDS
         tokens = max(least, round(self._options.cold_input.draw(self._rng)))
         output = max(1, round(self._options.cold_output.draw(self._rng)))
-        key = f"{self._seed} {number}"
+        key = f"{self._nonce} {number}"
         messages = cold_messages(self._vocabulary, key, tokens)
         return Planned(
             phase="profiling", kind="cold", session=f"cold-{number}", play=-1, turn=0,

@@ -20,10 +20,12 @@ from prime_inference.bench.agents.workload import Session, Subagent, Turn, hit_t
 class PlayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for every play of a point. Seconds.
 
-    `vocabulary` is None where the workload holds texts.
+    `vocabulary` is None where the workload holds texts. `nonce` goes into every marker: the
+    same seed at another point, or in another run, must find nothing cached.
     """
 
     seed: int
+    nonce: str
     vocabulary: Vocabulary | None
     cancel_share: float = 0.0
 
@@ -55,7 +57,7 @@ class Play:
         self._text: PromptText | None = None
         self._layouts: dict[str, list[Cuts]] = {}
         if options.vocabulary is not None:
-            self._marker = cache_marker(options.vocabulary.words, f"{options.seed} {marker}")
+            self._marker = cache_marker(options.vocabulary.words, f"{options.nonce} {marker}")
             self._text = PromptText(options.vocabulary, scope)
 
     @property

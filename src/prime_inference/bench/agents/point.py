@@ -61,13 +61,14 @@ class Measurement:
 
     def __init__(
         self, client: StreamClient, model: str, workload: Workload, options: Options, *,
-        vocabulary: Vocabulary | None, tools: Tools | None = None,
+        vocabulary: Vocabulary | None, nonce: str, tools: Tools | None = None,
     ) -> None:  # fmt: skip
         self._client = client
         self._model = model
         self._workload = workload
         self._options = options
         self._vocabulary = vocabulary
+        self._nonce = nonce
         self._tools = tools
 
     async def run(self, point: Point, number: int, sink: Callable[[Record], None]) -> PointRun:
@@ -77,8 +78,9 @@ class Measurement:
         load_before = os.getloadavg()[0]
         sender = self._sender(number, lambda record: _take(record, lags, sink))
         play = PlayOptions(
-            seed=point.seed, vocabulary=self._vocabulary, cancel_share=options.cancel_share
-        )
+            seed=point.seed, nonce=f"{self._nonce} {number}", vocabulary=self._vocabulary,
+            cancel_share=options.cancel_share,
+        )  # fmt: skip
         trees = Trees(self._workload, sender, play)
         faults: list[FaultRun] = []
         with rare_collections():
@@ -92,7 +94,7 @@ class Measurement:
             elif options.session_rate is not None:
                 load.append(OpenSessions(trees, options.session_rate, options, point.seed).run(0.0))
             if point.cold_rate:
-                load.append(self._cold(sender, point).run(start))
+                load.append(self._cold(sender, point, play.nonce).run(start))
             async with LagProbe() as probe:
                 await _bounded(load, start + options.seconds + options.grace - sender.now)
         return PointRun(
@@ -111,9 +113,9 @@ class Measurement:
             seconds=self._options.timeout, extra=extra, tools=self._tools, keep_text=threaded,
         )  # fmt: skip
 
-    def _cold(self, sender: Sender, point: Point) -> ColdStream:
+    def _cold(self, sender: Sender, point: Point, nonce: str) -> ColdStream:
         assert self._vocabulary is not None, "cold arrivals are made of the vocabulary"
-        return ColdStream(sender, self._vocabulary, self._options, point.cold_rate, point.seed)
+        return ColdStream(sender, self._vocabulary, self._options, point, nonce)
 
 
 def _take(record: Record, lags: list[float], sink: Callable[[Record], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import secrets
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +17,13 @@ MOCK_NOTICE = "mock engine: no model behind these numbers"
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """`simulated` is empty for a real model on real hardware; else it is said on every figure."""
+    """`simulated` is empty for a real model on real hardware; else it is said on every figure.
+
+    `nonce` is in every cache-bust marker of the run.
+    """
 
     started: str
+    nonce: str
     version: str
     commit: str | None
     python: str
@@ -40,6 +45,7 @@ def provenance(
     """Of a run that starts now on this machine."""
     return Provenance(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
+        nonce=secrets.token_hex(6),
         version=prime_inference.__version__,
         commit=_commit(),
         python=platform.python_version(),

@@ -114,7 +114,7 @@ class Run:
     def _measurement(self) -> Measurement:
         return Measurement(
             self._client, self._target.model, self._workload, self._options,
-            vocabulary=self._vocabulary, tools=self._tools,
+            vocabulary=self._vocabulary, nonce=self._provenance.nonce, tools=self._tools,
         )  # fmt: skip
 
     async def measure(self, points: tuple[Point, ...], *, resume: bool = False) -> None:
