@@ -104,7 +104,7 @@ async def test_a_cancelled_answer_keeps_what_came_and_the_server_sees_it(
 ) -> None:
     (exchange,) = await asked(engine, "pace-10ms", cancel_after=5)
     assert exchange.failure == "cancelled"
-    assert 3 <= read(exchange).events < 20
+    assert read(exchange).events >= 3
     await engine.quiet()
     assert engine.requests[-1].outcome != "complete"
 

@@ -29,7 +29,7 @@ def profiling(records: list[Record]) -> list[Record]:
 
 async def test_a_turn_starts_its_delay_after_the_turn_before_has_ended() -> None:
     async with MockEngine(pace=0.01) as engine:
-        records, _ = await measured(engine, workload(session(delay=0.05)), ONE_LANE, seconds=0.25)
+        records, _ = await measured(engine, workload(session(delay=0.05)), ONE_LANE, seconds=1.0)
     own = [r for r in records if r.play == 0]
     assert [r.turn for r in own] == [0, 1, 2]
     for before, after in pairwise(own):
@@ -40,7 +40,7 @@ async def test_a_turn_starts_its_delay_after_the_turn_before_has_ended() -> None
 async def test_a_drained_lane_takes_the_next_tree_from_its_first_turn() -> None:
     work = workload(session("a"), session("b"), session("c"))
     async with MockEngine(pace=0.002) as engine:
-        records, _ = await measured(engine, work, ONE_LANE, seconds=0.3)
+        records, _ = await measured(engine, work, ONE_LANE, seconds=1.0)
     plays = {r.play: r.session for r in records}
     assert len(set(list(plays.values())[:3])) == 3  # every tree before any comes again
     assert [r.turn for r in records if r.play == 1] == [0, 1, 2]
@@ -48,7 +48,7 @@ async def test_a_drained_lane_takes_the_next_tree_from_its_first_turn() -> None:
 
 async def test_the_server_counts_what_the_trace_says_and_prompts_share_what_they_should() -> None:
     async with MockEngine() as engine:
-        records, _ = await measured(engine, workload(session()), ONE_LANE, seconds=0.1)
+        records, _ = await measured(engine, workload(session()), ONE_LANE, seconds=1.0)
     first = [r for r in records if r.play == 0]
     assert [(r.prompt_tokens, r.hit_tokens) for r in first] == [(40, 0), (60, 40), (80, 60)]
     assert not any(r.prompt_mismatch or r.usage_doubtful for r in records)
@@ -62,7 +62,7 @@ async def test_subagents_run_beside_their_parent_which_waits_for_those_it_waited
     ]
     tree = session(subagents=branches, waits={1: (0,)})
     async with MockEngine(pace=0.005) as engine:
-        records, _ = await measured(engine, workload(tree), ONE_LANE, seconds=0.4)
+        records, _ = await measured(engine, workload(tree), ONE_LANE, seconds=1.0)
     ends = {(r.session, r.turn): r for r in records if r.play == 0}
     assert ends["s", 1].due >= ends["s/joined", 1].end
     assert ends["s", 1].sent < ends["s/free", 0].end
@@ -76,7 +76,7 @@ async def test_warm_up_sends_the_turn_before_and_the_extra_ones_with_a_token_eac
     async with MockEngine() as engine:
         records, run = await measured(
             engine, workload(session(turns=10, delay=0.001)), Point(2, 0.0, 3),
-            start_window=(0.5, 0.5), warmup_requests=2, seconds=0.05,
+            start_window=(0.5, 0.5), warmup_requests=2, seconds=1.0,
         )  # fmt: skip
     warm = [r for r in records if r.phase == "warmup"]
     assert {(r.play, r.turn) for r in warm} == {(p, t) for p in (0, 1) for t in (4, 5, 6)}
@@ -88,7 +88,7 @@ async def test_warm_up_sends_the_turn_before_and_the_extra_ones_with_a_token_eac
 
 
 async def test_cold_arrivals_come_at_their_times_whatever_the_server_does() -> None:
-    async with MockEngine(first_token=0.3) as engine:
+    async with MockEngine(first_token=2.0) as engine:
         records, _ = await measured(
             engine, workload(session()), Point(0, 100.0, 5), seconds=0.2,
             cold_input=LogNormal(50, 0.5, 20, 200), cold_output=LogNormal(5, 0.5, 1, 10),
@@ -113,7 +113,7 @@ def test_poisson_arrivals_have_their_rate_and_bursts_their_size() -> None:
 async def test_in_an_open_loop_a_slow_server_makes_turns_late_and_not_rare() -> None:
     work = workload(session(turns=4, delay=0.02))
     async with MockEngine(first_token=0.1) as engine:
-        records, _ = await measured(engine, work, Point(0, 0.0, 2), session_rate=30.0, seconds=0.3)
+        records, _ = await measured(engine, work, Point(0, 0.0, 2), session_rate=30.0, seconds=1.0)
     first = [r for r in records if r.play == 0]
     late = [r.sent - r.intended for r in first]
     assert late == sorted(late)
@@ -121,13 +121,13 @@ async def test_in_an_open_loop_a_slow_server_makes_turns_late_and_not_rare() -> 
     assert all(r.sent - r.due < r.sent - r.intended for r in first[1:])
     starts = sorted(r.intended for r in records if r.turn == 0)
     assert len(starts) > 3
-    assert max(starts) < 0.3
+    assert max(starts) < 1.0
 
 
 async def test_a_failed_turn_advances_its_session_and_an_overflow_ends_it() -> None:
     async with MockEngine(context_tokens=70) as engine:
         engine.behave("status-500.first-1")
-        records, _ = await measured(engine, workload(session(turns=4)), ONE_LANE, seconds=0.1)
+        records, _ = await measured(engine, workload(session(turns=4)), ONE_LANE, seconds=1.0)
     first = [r for r in records if r.play == 0]
     assert [(r.turn, r.outcome) for r in first] == [(0, "http_500"), (1, "ok"), (2, "overflow")]
     assert any(r.play == 1 for r in records)
@@ -151,7 +151,7 @@ async def test_cancelled_requests_are_neither_success_nor_failure() -> None:
     assert records
     assert {r.outcome for r in records} == {"cancelled"}
     assert not any(r.ended for r in records)
-    assert all(0 < r.events < 20 for r in records)
+    assert all(0 < r.events <= 20 for r in records)
 
 
 async def test_a_fault_runs_its_command_at_its_time(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_texts_are_sent_word_for_word_with_the_servers_own_answers() -> No
     tree = session(turns=1)
     tree = type(tree)(id="t", turns=(turn("one"), turn("two")), block_tokens=1)
     async with MockEngine() as engine:
-        records, _ = await measured(engine, workload(tree), ONE_LANE, vocabulary=None, seconds=0.05)
+        records, _ = await measured(engine, workload(tree), ONE_LANE, vocabulary=None, seconds=1.0)
     first = [r for r in records if r.play == 0]
     # marks: user + answer, then user, assistant, user, answer; 3 words of the answer between
     assert [r.prompt_tokens for r in first] == [3, 1 + 1 + 1 + 3 + 1 + 1 + 1]
@@ -191,7 +191,7 @@ async def test_tool_calls_are_checked_against_their_schema() -> None:
         async with MockEngine() as engine:
             records, _ = await measured(
                 engine, workload(session(output=40)), ONE_LANE, tools=Tools([definition]),
-                extra={"tool_choice": "required"}, seconds=0.05,
+                extra={"tool_choice": "required"}, seconds=1.0,
             )  # fmt: skip
         counted.append((sum(r.calls for r in records), sum(r.invalid_calls for r in records)))
     (calls, invalid), (bad_calls, bad_invalid) = counted
@@ -202,14 +202,14 @@ async def test_tool_calls_are_checked_against_their_schema() -> None:
 
 async def test_a_server_that_lies_about_usage_is_noticed() -> None:
     async with MockEngine(behaviour="no-usage") as engine:
-        records, _ = await measured(engine, workload(session()), ONE_LANE, seconds=0.05)
+        records, _ = await measured(engine, workload(session()), ONE_LANE, seconds=1.0)
     assert {r.completion_tokens for r in records} == {None}
     assert {r.osl for r in records} == {4}
 
 
 async def test_an_answer_without_an_end_is_a_failure() -> None:
     async with MockEngine(behaviour="end-after-2") as engine:
-        records, _ = await measured(engine, workload(session()), ONE_LANE, seconds=0.05)
+        records, _ = await measured(engine, workload(session()), ONE_LANE, seconds=1.0)
     assert {r.outcome for r in records} == {"cut"}
 
 
@@ -226,7 +226,7 @@ async def test_the_same_seed_sends_the_same_requests() -> None:
 async def test_another_point_or_run_with_the_same_seed_finds_nothing_cached() -> None:
     async def first_prompt(nonce: str) -> str:
         async with MockEngine() as engine:
-            await measured(engine, workload(session()), ONE_LANE, nonce=nonce, seconds=0.05)
+            await measured(engine, workload(session()), ONE_LANE, nonce=nonce, seconds=1.0)
             body = msgspec.json.decode(engine.requests[0].body)
         return str(body["messages"][-1]["content"])
 

@@ -89,7 +89,7 @@ class _Connection(asyncio.Protocol):
         self.alive = True
 
     def send(self, message: bytes, limit: int) -> tuple[Exchange, asyncio.Future[None]]:
-        """Start an exchange, to be given up after `limit` pieces of a streamed answer."""
+        """Start an exchange, to be given up after `limit` events."""
         self._exchange = Exchange()
         self._deferred = self._complete = False
         self._limit = limit
@@ -101,12 +101,13 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._times.append(clock())
         self._pieces.append(data)
-        if self._deferred:
-            if len(self._pieces) + len(self._exchange.bodies) >= self._limit:
+        if self._limit != NO_LIMIT:
+            self._limit -= data.count(b"data:")
+            if self._limit <= 0:
                 self.give_up("cancelled")
                 return
-            if len(data) >= SHORT and not data.endswith(BODY_END):
-                return
+        if self._deferred and len(data) >= SHORT and not data.endswith(BODY_END):
+            return
         self._parse()
 
     def _parse(self) -> None:
@@ -214,7 +215,7 @@ class StreamClient:
     ) -> Exchange:  # fmt: skip
         """Send and wait for the end of the answer, `seconds` at most.
 
-        `cancel_after` gives up after so many pieces of a stream. A kept connection that was
+        `cancel_after` gives up after so many events of a stream. A kept connection that was
         closed before any byte of the answer is replaced once. Never raises for what the
         server does: see `Exchange.failure`.
         """

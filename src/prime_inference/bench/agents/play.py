@@ -56,6 +56,7 @@ class Play:
         self._marker: list[str] = []
         self._text: PromptText | None = None
         self._layouts: dict[str, list[Cuts]] = {}
+        self._prepared: dict[tuple[str, int], bytes] = {}
         if options.vocabulary is not None:
             self._marker = cache_marker(options.vocabulary.words, f"{options.nonce} {marker}")
             self._text = PromptText(options.vocabulary, scope)
@@ -64,6 +65,10 @@ class Play:
     def now(self) -> float:
         """Seconds since the point began."""
         return self._sender.now
+
+    def prepare(self, index: int) -> None:
+        """Write turn `index` now, so that it need not be written when it is due."""
+        self._prepared[self.tree.id, index] = self._body(self.tree, index, [], None)[0]
 
     async def warm_up(self, first: int, count: int) -> None:
         """Send `count` turns from `first` on with one token each, without their delays."""
@@ -140,10 +145,10 @@ class Play:
     ) -> Record:  # fmt: skip
         turn = session.turns[index]
         asked = turn.output_tokens if tokens is None else tokens
-        messages = self._messages(session, index, history)
+        body, messages = self._body(session, index, history, tokens)
         planned = Planned(
             phase=phase, kind=kind, session=session.id, play=self._number, turn=index,
-            body=self._sender.body(messages, asked), intended=intended, due=due,
+            body=body, intended=intended, due=due,
             asked_tokens=asked, input_tokens=turn.input_tokens, headers=self._headers(session),
             wait=wait, tolerance=session.block_tokens + session.system_tokens,
             last_turn=session is self.tree and index == len(session.turns) - 1,
@@ -157,6 +162,18 @@ class Play:
         if turn.threaded:
             history[:] = [*messages, {"role": "assistant", "content": text}]
         return record
+
+    def _body(
+        self, session: Session, index: int, history: Sequence[Mapping[str, Any]],
+        tokens: int | None,
+    ) -> tuple[bytes, Sequence[Mapping[str, Any]]]:  # fmt: skip
+        """The JSON of a turn, and its messages where later turns go on from them."""
+        ready = self._prepared.pop((session.id, index), None) if tokens is None else None
+        if ready is not None and not session.turns[index].threaded:
+            return ready, []
+        messages = self._messages(session, index, history)
+        asked = session.turns[index].output_tokens if tokens is None else tokens
+        return self._sender.body(messages, asked), messages
 
     def _messages(
         self, session: Session, index: int, history: Sequence[Mapping[str, Any]]

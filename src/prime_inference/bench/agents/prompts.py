@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from prime_inference.bench.agents.blocks import Runs, SeenBlocks, ids
+from prime_inference.bench.agents.blocks import Runs, SeenBlocks
 from prime_inference.bench.agents.vocabulary import MARKER_WORDS, WORDS, Message, Vocabulary
 from prime_inference.bench.agents.workload import Session, Turn
 
@@ -25,6 +25,9 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 Cuts = tuple[Cut, ...]
+
+STREAM_BYTES = 1 << 24
+"""Of one scope, a byte a token; traces whose ids lie higher pay a digest for each block."""
 
 
 class PromptTooShort(ValueError):
@@ -105,6 +108,7 @@ class PromptText:
     def __init__(self, vocabulary: Vocabulary, scope: str) -> None:
         self._vocabulary = vocabulary
         self._scope = scope
+        self._bytes = b""
 
     def messages(
         self, session: Session, index: int, cuts: Cuts, marker: Sequence[str]
@@ -139,10 +143,23 @@ class PromptText:
                 return self._vocabulary.first_user if first else self._vocabulary.user
 
     def _words(self, runs: Runs, block_tokens: int, limit: int) -> list[str]:
-        words: list[str] = []
-        for block in ids(runs):
-            words += self._chosen(f"{self._scope} {block}", min(block_tokens, limit - len(words)))
-        return words
+        """Words of whole runs at a time: those of ids that follow each other lie together."""
+        choices = bytearray()
+        for first, count in runs:
+            start, end = first * block_tokens, (first + count) * block_tokens
+            if start >= 0 and end <= STREAM_BYTES:
+                choices += self._stream(end)[start:end]
+            else:
+                for block in range(first, first + count):
+                    choices += _digest(f"{self._scope} {block}", block_tokens)
+        words = self._vocabulary.words
+        return [words[byte % WORDS] for byte in choices[:limit]]
+
+    def _stream(self, end: int) -> bytes:
+        """The scope's bytes up to `end`; a longer digest begins with the shorter one."""
+        if len(self._bytes) < end:
+            self._bytes = _digest(self._scope, max(end, 2 * len(self._bytes)))
+        return self._bytes
 
     def _chosen(self, key: str, count: int) -> list[str]:
         return chosen_words(self._vocabulary.words, key, count)
@@ -150,10 +167,11 @@ class PromptText:
 
 def chosen_words(words: Sequence[str], key: str, count: int) -> list[str]:
     """`count` words that `key` determines."""
-    if count <= 0:
-        return []
-    digest = hashlib.shake_128(key.encode()).digest(count)
-    return [words[byte % WORDS] for byte in digest]
+    return [words[byte % WORDS] for byte in _digest(key, max(0, count))]
+
+
+def _digest(key: str, length: int) -> bytes:
+    return hashlib.shake_128(key.encode()).digest(length)
 
 
 def cache_marker(words: Sequence[str], key: str) -> list[str]:

@@ -88,6 +88,8 @@ class Lanes:
     async def warm_up(self) -> None:
         """The turn before each starting point and the extra ones, all lanes at once."""
         await asyncio.gather(*(self._warm(start) for start in self._starts))
+        for start in self._starts:
+            start.play.prepare(start.turn)
 
     async def _warm(self, start: _Start) -> None:
         first = max(0, start.turn - self._options.warmup_requests - 1)
