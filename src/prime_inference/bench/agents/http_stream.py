@@ -1,8 +1,8 @@
 """A streaming HTTP/1.1 client that does nothing per token but look at the clock.
 
 While a chunked answer streams, pieces are appended to a list with their times; the parser
-runs when bytes look like the end of the body, and decides. A core receives some 100,000
-events a second this way (docs/measurements/agent-benchmark.md).
+runs when bytes look like the end of the body, and decides. What an event costs is in
+docs/measurements/agent-benchmark.md.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Play:
             phase=phase, kind=kind, session=session.id, play=self._number, turn=index,
             body=body, intended=intended, due=due,
             asked_tokens=asked, input_tokens=turn.input_tokens, headers=self._headers(session),
-            wait=wait, tolerance=session.block_tokens + session.system_tokens,
+            wait=wait, tolerance=self._tolerance(session),
             last_turn=session is self.tree and index == len(session.turns) - 1,
             cancel_after=self._cancel_after(asked) if phase == "profiling" else None,
         )  # fmt: skip
@@ -187,6 +187,12 @@ class Play:
         if cuts is None:
             cuts = self._layouts[session.id] = layouts(session, self._options.vocabulary)
         return self._text.messages(session, index, cuts[index], self._marker)
+
+    def _tolerance(self, session: Session) -> int:
+        """Tokens that a cache may hold beyond the plan's hit: a block begun, the system prompt
+        of an earlier play, and the template's own, which stand before or between them."""
+        template = 0 if self._options.vocabulary is None else self._options.vocabulary.first_user
+        return session.block_tokens + session.system_tokens + template
 
     def _cancel_after(self, tokens: int) -> int | None:
         """Half of the answer, for the share of requests that a client gives up."""
