@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 PROMPT ?= Write a haiku about KV caches.
+# Folder or page with torch's CPU wheels, for `make lock`.
+TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test quick check format lock bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv quick check format lock bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -45,10 +47,25 @@ chat: $(VENV)/runtime  ## ask a real model on this machine: make chat PROMPT="..
 serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engine
 	@$(BIN)/prime inference serve
 
-test: $(VENV)/dev  ## every test that needs no GPU
+.envs/prime-cli/ready: requirements/prime-cli.txt
+	@echo "installing the prime CLI that users have in an environment of its own ..."
+	@$(PYTHON) -m venv .envs/prime-cli
+	@.envs/prime-cli/bin/pip --disable-pip-version-check --quiet install --require-hashes -r $<
+	@touch $@
+
+test: $(VENV)/dev .envs/prime-cli/ready  ## every test that needs no GPU
 	$(BIN)/python -m pytest
 
-quick: $(VENV)/dev  ## the fast tests
+.envs/kv/ready: requirements/kv-torch.txt
+	@echo "setting up .envs/kv with torch and Triton ..."
+	@$(PYTHON) -m venv .envs/kv
+	@.envs/kv/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements/kv-torch.txt
+	@touch $@
+
+test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's interpreter, nvcc
+	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv/bin/python -m pytest tests/kvcache
+
+quick: $(VENV)/dev .envs/prime-cli/ready  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
 check: $(VENV)/dev  ## lint, format, types, import rules, commands in the docs
@@ -68,8 +85,11 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	@$(PIP) install -r requirements/lock.in
 	$(COMPILE) --group build pyproject.toml -o requirements/runtime.txt
 	$(COMPILE) --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --extra kv -c requirements/runtime.txt pyproject.toml -o requirements/kv.txt
+	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra kv-torch -c requirements/dev.txt pyproject.toml -o requirements/kv-torch.txt
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
+	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt
 	for peer in $(PEERS) aiperf; do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
 
 PEERS := vllm-router sglang-router litellm

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prime_inference.bench.gateway.machine import _cpu_model, choose_cores, pinned
-from prime_inference.bench.gateway.process import Child, StartFailed
+from prime_inference.bench.gateway.process import Child, StartFailed, core_seconds
 
 CORE = choose_cores().subject
 PARENT = (
@@ -48,6 +48,16 @@ def test_a_paused_process_uses_no_cpu_and_can_be_stopped(tmp_path: Path):
     finally:
         child.stop()
     assert child.cpu_seconds() == 0
+
+
+def test_the_time_of_a_core_covers_what_runs_on_it(tmp_path: Path):
+    before = core_seconds(CORE)
+    child = start(tmp_path, SPIN)
+    try:
+        child.wait_until(lambda: child.cpu_seconds() > 0.1, seconds=20)
+        assert core_seconds(CORE) - before >= 0.09
+    finally:
+        child.stop()
 
 
 def test_a_process_that_ends_too_soon_leaves_its_last_words(tmp_path: Path):

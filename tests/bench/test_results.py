@@ -8,6 +8,7 @@ from prime_inference.bench.gateway.campaign import carried, turns
 from prime_inference.bench.gateway.load import Load, Target
 from prime_inference.bench.gateway.machine import Cores, describe
 from prime_inference.bench.gateway.results import (
+    CpuTime,
     Footprint,
     Results,
     Settings,
@@ -28,13 +29,13 @@ OURS = "prime-inference"
 
 def whole(subject: str, order: int, requests: int, p50_ms: float, bad: int = 0) -> WholeAnswers:
     load = Load(requests, 1.0, p50_ms, 2 * p50_ms, 3 * p50_ms, bad)
-    return WholeAnswers(subject, 0, order, 1, load, cpu_ms_per_1000=50.0)
+    return WholeAnswers(subject, 0, order, 1, load, CpuTime(requests * 50e-6, 0.02, 1.0))
 
 
 def streams(subject: str, ttft: float, **changes: object) -> Streams:
     load = StreamLoad(32, 100, 0, 0, 6700, ttft, 2 * ttft, 20.0, 25.0, 30.0)
     load = msgspec.structs.replace(load, **changes)
-    return Streams(subject, 0, load, carried(load, 20.0), cpu_ms_per_1000_events=30.0)
+    return Streams(subject, 0, load, carried(load, 20.0), CpuTime(6700 * 30e-6, 0.04, 1.0))
 
 
 @pytest.fixture
@@ -117,6 +118,13 @@ def test_the_report_has_every_number_and_what_was_left_out(results: Results):
         "| peer | 300 | - | - | 50 | 30 |",
     ):
         assert said in text
+
+
+def test_a_machine_that_was_not_quiet_is_told(results: Results):
+    assert "not quiet" not in report.markdown(results)
+    busy = msgspec.structs.replace(results.whole[1], cpu=CpuTime(0.5, 0.4, 1.0))
+    results.whole[1] = busy
+    assert "40% in the worst" in report.markdown(results)
 
 
 def test_results_survive_their_file(results: Results):

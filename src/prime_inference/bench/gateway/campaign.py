@@ -20,8 +20,9 @@ import msgspec
 from prime_inference.bench.gateway import nginx
 from prime_inference.bench.gateway.load import Load, generator_name, run_load, run_module
 from prime_inference.bench.gateway.machine import Cores, choose_cores, describe
-from prime_inference.bench.gateway.process import StartFailed
+from prime_inference.bench.gateway.process import StartFailed, core_seconds
 from prime_inference.bench.gateway.results import (
+    CpuTime,
     Footprint,
     Results,
     Settings,
@@ -142,22 +143,22 @@ class Campaign:
             connections=connections, seconds=seconds, core=self._cores.load,
         )  # fmt: skip
 
-    def _timed_load(self, subject: Running, connections: int, seconds: float) -> tuple[Load, float]:
-        """The load, and the CPU seconds it cost the subject."""
-        before = subject.child.cpu_seconds() if subject.child else 0.0
+    def _metered_load(
+        self, subject: Running, connections: int, seconds: float
+    ) -> tuple[Load, CpuTime]:
+        meter = Meter(subject, self._cores.subject)
         load = self._load(subject, connections, seconds)
-        return load, (subject.child.cpu_seconds() if subject.child else 0.0) - before
+        return load, meter.read()
 
     def _measure_whole(self, subject: Running, number: int, connections: int) -> None:
         with _awake(subject):
-            load, used = self._timed_load(subject, connections, self._settings.load_seconds)
+            load, cpu = self._metered_load(subject, connections, self._settings.load_seconds)
             if load.requests < FEW_ANSWERS * connections:
                 longer = SLOW_FACTOR * self._settings.load_seconds
-                load, used = self._timed_load(subject, connections, longer)
-        cost = 1e6 * used / max(1, load.requests)
+                load, cpu = self._metered_load(subject, connections, longer)
         order = len(self._results.whole)
         self._results.whole.append(
-            WholeAnswers(subject.name, number, order, connections, load, cost)
+            WholeAnswers(subject.name, number, order, connections, load, cpu)
         )
         self._say(
             f"round {number + 1}  c={connections:<3} {subject.name:<16}"
@@ -216,7 +217,10 @@ class Campaign:
             self._results.tries.append(tried)
             return tried.carried
 
-        most = largest(passes, self._settings.first_streams, self._settings.most_streams)
+        start = self._settings.first_streams
+        if not all(m.carried for m in self._results.latency if m.subject == subject.name):
+            start = 1  # numbers that are too large take longest to try
+        most = largest(passes, start, self._settings.most_streams)
         self._results.most.setdefault(subject.name, []).append(most)
         self._say(f"round {number + 1}  {subject.name:<16} carries {most} streams")
 
@@ -236,12 +240,11 @@ class Campaign:
             arguments += ["--longest-first", str(FIRST_FACTOR * settings.pace_ms / 1000)]
             arguments += ["--longest-gap", str(GAP_FACTOR * settings.pace_ms / 1000)]
         with _awake(subject):
-            before = subject.child.cpu_seconds() if subject.child else 0.0
+            meter = Meter(subject, self._cores.subject)
             output = run_module("streams", arguments, self._cores.load)
-            used = (subject.child.cpu_seconds() if subject.child else 0.0) - before
+            cpu = meter.read()
         load = msgspec.json.decode(output, type=StreamLoad)
-        cost = 1e6 * used / max(1, load.events)
-        return Streams(subject.name, number, load, carried(load, settings.pace_ms), cost)
+        return Streams(subject.name, number, load, carried(load, settings.pace_ms), cpu)
 
     # -- both
 
@@ -270,6 +273,25 @@ class Campaign:
                 with _awake(subject):  # which waits until it is idle
                     time.sleep(SETTLE_SECONDS)
                 yield name, subject.child.memory_mib()
+
+
+class Meter:
+    """What a subject, and others on its core, use from now on."""
+
+    def __init__(self, subject: Running, core: int) -> None:
+        self._child = subject.child
+        self._core = core
+        self._started = time.monotonic()
+        self._own = self._child.cpu_seconds() if self._child else 0.0
+        self._all = core_seconds(core)
+
+    def read(self) -> CpuTime:
+        """The time since the start; nothing of others where the subject has no process."""
+        elapsed = time.monotonic() - self._started
+        if self._child is None:
+            return CpuTime(0.0, 0.0, elapsed)
+        own = self._child.cpu_seconds() - self._own
+        return CpuTime(own, max(0.0, core_seconds(self._core) - self._all - own), elapsed)
 
 
 def turns(running: Mapping[str, Running], ours: str) -> Iterator[Running]:

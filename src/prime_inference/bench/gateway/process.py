@@ -121,6 +121,18 @@ class Child:
             self._process.wait()
 
 
+def core_seconds(core: int) -> float:
+    """Time for which processes have had this core since the machine started.
+
+    Without interrupts: those of a loopback connection are counted with the core, not with
+    the process that causes them.
+    """
+    stat = Path("/proc/stat").read_text()
+    fields = next(line.split() for line in stat.splitlines() if line.startswith(f"cpu{core} "))
+    user, nice, system = map(int, fields[1:4])
+    return (user + nice + system) / TICKS
+
+
 def _read(pid: int, name: str) -> str:
     return Path(f"/proc/{pid}/{name}").read_text()
 

@@ -9,12 +9,14 @@ from prime_inference.bench.gateway.results import (
     Spread,
     added_by_streams,
     added_latency,
+    disturbance,
     errors,
     per_subject,
     speed_ratio,
     stream_cost,
 )
 
+QUIET_SHARE = 0.05  # of the core under test; a kernel and its timers stay below it
 NOTHING = "-"
 
 
@@ -40,6 +42,15 @@ def _head(results: Results) -> Iterable[str]:
         f" Layout: {placing}. {settings.rounds} rounds of {settings.load_seconds:g} s, subjects"
         " taking turns; numbers are medians of rounds, least and greatest in brackets."
     )
+    disturbed = disturbance(results)
+    if disturbed is not None and disturbed.greatest > QUIET_SHARE:
+        yield ""
+        yield (
+            f"**The machine was not quiet:** other processes took {disturbed.median:.0%} of the"
+            f" core under test in the middle of the measurements, {disturbed.greatest:.0%} in the"
+            " worst. Ratios and CPU times can be read; times, requests a second and numbers of"
+            " streams are those of a slower machine."
+        )
 
 
 def _whole(results: Results) -> Iterable[str]:

@@ -26,6 +26,14 @@ class Settings(msgspec.Struct, frozen=True):
     most_streams: int = 1536  # beyond one core of generator and mock; 0: no search
 
 
+class CpuTime(msgspec.Struct, frozen=True):
+    """Seconds that a subject had of its core, and that other processes had of it."""
+
+    own: float
+    others: float
+    elapsed: float
+
+
 class WholeAnswers(msgspec.Struct, frozen=True):
     """One measurement of whole answers; `order` counts through the campaign."""
 
@@ -34,7 +42,12 @@ class WholeAnswers(msgspec.Struct, frozen=True):
     order: int
     connections: int
     load: Load
-    cpu_ms_per_1000: float
+    cpu: CpuTime
+
+    @property
+    def cpu_ms_per_1000(self) -> float:
+        """Milliseconds of the subject's CPU time for a thousand requests."""
+        return 1e6 * self.cpu.own / max(1, self.load.requests)
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -44,7 +57,12 @@ class Streams(msgspec.Struct, frozen=True):
     round: int
     load: StreamLoad
     carried: bool
-    cpu_ms_per_1000_events: float
+    cpu: CpuTime
+
+    @property
+    def cpu_ms_per_1000_events(self) -> float:
+        """Milliseconds of the subject's CPU time for a thousand events."""
+        return 1e6 * self.cpu.own / max(1, self.load.events)
 
 
 class Footprint(msgspec.Struct):
@@ -157,6 +175,13 @@ def added_by_streams(
 def stream_cost(results: Results, subject: str) -> Spread | None:
     """CPU milliseconds for a thousand events, at the same number of streams for all."""
     return Spread.of(m.cpu_ms_per_1000_events for m in results.latency if m.subject == subject)
+
+
+def disturbance(results: Results) -> Spread | None:
+    """Share of the core under test that went to other processes, over all measurements."""
+    streams = [*results.latency, *results.tries]
+    times = [(m.subject, m.cpu) for m in results.whole] + [(m.subject, m.cpu) for m in streams]
+    return Spread.of(cpu.others / cpu.elapsed for subject, cpu in times if subject != "direct")
 
 
 def errors(results: Results, subject: str) -> int:

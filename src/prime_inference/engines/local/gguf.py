@@ -7,6 +7,7 @@ only, and only what is asked for; tensors are left to the engine.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +34,8 @@ class GgufHead:
     name: str
     context_tokens: int  # what it was trained with; 0 where the file does not say
     has_chat_template: bool
+    kv_bytes_per_token: int = 0  # of 16-bit keys and values; 0 where the file does not say
+    metadata_bytes: int = 0  # where they end in the file, tokenizer and template among them
 
 
 def read_head(path: Path) -> GgufHead:
@@ -40,16 +43,34 @@ def read_head(path: Path) -> GgufHead:
     with path.open("rb") as file:
         try:
             fields = _fields(file, path)
+            end = file.tell()
         except (struct.error, UnicodeDecodeError, KeyError) as error:
             raise NotGguf(f"{path} is cut short or damaged.") from error
     architecture = str(fields.get("general.architecture", ""))
-    context = fields.get(f"{architecture}.context_length", 0)
+
+    def number(name: str) -> int:
+        value = fields.get(f"{architecture}.{name}")
+        return value if isinstance(value, int) else 0
+
     return GgufHead(
         architecture=architecture,
         name=str(fields.get("general.name", "")),
-        context_tokens=context if isinstance(context, int) else 0,
+        context_tokens=number("context_length"),
         has_chat_template="tokenizer.chat_template" in fields,
+        kv_bytes_per_token=_kv_bytes(number),
+        metadata_bytes=end,
     )
+
+
+def _kv_bytes(number: Callable[[str], int]) -> int:
+    """Keys and values of one token in all layers, at most: sliding windows need less."""
+    heads = number("attention.head_count")
+    width = number("embedding_length") // heads if heads else 0
+    keys = number("attention.key_length") or width
+    values = number("attention.value_length") or width
+    # where it differs from layer to layer it is a list, which is not read
+    kv_heads = number("attention.head_count_kv") or heads
+    return 2 * number("block_count") * kv_heads * (keys + values)
 
 
 def _fields(file: BinaryIO, path: Path) -> dict[str, object]:
