@@ -64,6 +64,12 @@ from prime_inference.cli.terminal import Column, Terminal
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Benchmarks of agents' traffic.")
 
+
+@app.callback()
+def group(plain: Plain = False) -> None:
+    """Replay agents' sessions against an endpoint, with cold arrivals beside them."""
+
+
 SUMMARY_SHAPE = "The summary: {provenance, plan, state, points: [...], settings: [...]}"
 
 
@@ -224,7 +230,11 @@ def report(
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
-    """Write summary, report and plots of a run anew, for another SLO or price."""
+    """Write summary, report and plots of a run anew, for another SLO or price.
+
+    Examples:
+      prime inference bench report r1 --slo e2e=100 --slo ttft=2 --gpus 8 --price 3.5
+    """
     from prime_inference.bench.agents.metrics import Hardware, Slo
 
     terminal = Terminal(plain=plain)
@@ -243,7 +253,11 @@ def compare(
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
-    """What changed from A to B, paired by seed and session, with 95 % intervals."""
+    """What changed from A to B, paired by seed and session, with 95 % intervals.
+
+    Examples:
+      prime inference bench compare before after
+    """
     import msgspec
 
     from prime_inference.bench.agents.compare import compare as compared
@@ -279,6 +293,9 @@ def export(
 
     The form is Mooncake's with messages, which aiperf reads; the text suits the endpoint's
     tokenizer.
+
+    Examples:
+      prime inference bench export s.jsonl --url http://127.0.0.1:9000/v1 --model m --out m.jsonl
     """
     import asyncio
 
@@ -307,7 +324,11 @@ def limit(
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
-    """Measure the load generator itself, against a server that only keeps time."""
+    """Measure the load generator itself, against a server that only keeps time.
+
+    Examples:
+      prime inference bench limit --streams 2000 --rate 50
+    """
     import msgspec
     import uvloop
 
