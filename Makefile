@@ -90,7 +90,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
 	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt
-	for peer in $(PEERS); do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
+	for peer in $(PEERS) aiperf; do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
 
 PEERS := vllm-router sglang-router litellm
 BENCH ?=
