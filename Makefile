@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv quick check format lock bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv quick check format lock sim bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -74,6 +74,12 @@ check: $(VENV)/dev  ## lint, format, types, import rules, commands in the docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs_commands.py check $(wildcard *.md docs/*.md docs/*/*.md)
+
+SEEDS ?= 500
+SEED_START ?= 0
+
+sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
 
 format: $(VENV)/dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix
