@@ -56,7 +56,8 @@ def _soak(minutes: float, out: Path) -> None:
     (out / "gateway-soak.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     print(
         f"{minutes:g} minutes: {result.idle_mib:.1f} MiB idle, {result.warm_mib:.1f} warm,"
-        f" {result.end_mib:.1f} at the end; growth {result.growth_mib_per_minute:+.3f} MiB/minute;"
+        f" {result.end_mib:.1f} at the end; growth {result.growth_mib_per_minute:+.3f} MiB/minute,"
+        f" in the last quarter {result.late_growth_mib_per_minute:+.3f};"
         f" {result.whole.requests + result.streams.finished:,} answers,"
         f" {result.whole.errors + result.streams.errors + result.streams.lost} failed"
     )
