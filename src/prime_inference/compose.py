@@ -20,8 +20,10 @@ from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
+from prime_inference.engines.local.memory import fitting_context, free_memory
+from prime_inference.engines.local.revision import revision
 from prime_inference.engines.local.supervisor import LocalEngine
-from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch
+from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
 from prime_inference.gateway.access_log import AccessLog
 from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
@@ -43,7 +45,6 @@ DRAIN_SECONDS = 30.0  # Kubernetes' default grace period
 KEEP_ALIVE_SECONDS = 15.0  # load balancers close connections that are silent for 60 s
 
 DEFAULT_MODEL_ID = "huggingfacetb/smollm2-135m-instruct"
-DEFAULT_CONTEXT_TOKENS = 4096  # for a file that does not say what it was trained with
 
 ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
     "vllm": frozenset({
@@ -58,8 +59,9 @@ ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
         "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
-        "frequency_penalty", "logit_bias", "logprobs", "min_p", "presence_penalty",
-        "response_format", "seed", "stop", "temperature", "top_k", "top_logprobs", "top_p",
+        "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
+        "presence_penalty", "response_format", "seed", "stop", "temperature", "top_k",
+        "top_logprobs", "top_p",
     }),
 }  # fmt: skip
 """Parameters that each kind of engine honours; everything else is refused by name."""
@@ -263,18 +265,30 @@ async def serve(
     """Run gateway and local engine until they are told to stop.
 
     `progress` is told of the download of the default model's weights. Raises
-    WeightsUnavailable, NotGguf, EngineFailed, StateFolderError, OSError for a port in use.
+    WeightsUnavailable, NotGguf, NotEnoughMemory, EngineFailed, StateFolderError, OSError for a
+    port in use.
     """
     model_file = options.model_file
     if model_file is None:
-        model_file = await asyncio.to_thread(fetch, SMOLLM2_135M, options.cache_dir, progress)
+        model_file = await fetch_in_thread(SMOLLM2_135M, options.cache_dir, progress)
     head = read_head(model_file)
-    context_tokens = options.context_tokens or head.context_tokens or DEFAULT_CONTEXT_TOKENS
+    context_tokens = options.context_tokens or fitting_context(
+        head,
+        weights_bytes=model_file.stat().st_size,
+        slots=options.slots,
+        free_bytes=free_memory(),
+    )
+    if context_tokens < head.context_tokens:
+        log.warning(
+            "a context of %d tokens, not the %d that the model was trained with",
+            context_tokens,
+            head.context_tokens,
+        )
     engine = LocalEngine(model_file, slots=options.slots, context_tokens=context_tokens)
     listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
     await engine.start()
     try:
-        catalog = _local_catalog(options, engine, model_file, context_tokens)
+        catalog = local_catalog(options, engine, model_file, context_tokens)
         async with listening(catalog, listen, lambda: _engine_not_ready(engine)) as (
             endpoint,
             stop,
@@ -289,7 +303,7 @@ def _engine_not_ready(engine: LocalEngine) -> str | None:
     return None if engine.state == "ready" else f"the engine is {engine.state}"
 
 
-def _local_catalog(
+def local_catalog(
     options: ServeOptions, engine: LocalEngine, model_file: Path, context_tokens: int
 ) -> MemoryCatalog:
     if options.model_id:
@@ -300,7 +314,7 @@ def _local_catalog(
         model_id = f"local/{model_file.stem.lower()}"
     model = Model(
         id=model_id,
-        revision=model_file.name,
+        revision=revision(model_file),
         created=int(model_file.stat().st_mtime),
         context_tokens=context_tokens,
         max_output_tokens=context_tokens,
@@ -315,6 +329,6 @@ def _local_catalog(
         slots=options.slots,
         upstream_model=model.id,
         parameters=ENGINE_PARAMETERS["llama.cpp"],
-        routes=frozenset({"chat/completions", "completions"}),
+        routes=frozenset({"chat/completions", "completions", "embeddings"}),
     )
     return MemoryCatalog([model], [deployment])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer.main
@@ -15,12 +16,14 @@ from prime_inference.cli.main import app
 from .conftest import Prime
 
 
-def commands() -> Iterator[tuple[str, ...]]:
-    """The path of every command."""
-    root = typer.main.get_command(app)
-    for group_name, group in root.commands.items():  # type: ignore[attr-defined]
-        for name in group.commands:
-            yield group_name, name
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every command, however deep its group."""
+    root: Any = group or typer.main.get_command(app)
+    for name, command in root.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield *path, name
 
 
 @pytest.mark.parametrize("path", list(commands()), ids="-".join)

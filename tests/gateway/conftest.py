@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import zip_longest
 from pathlib import Path
@@ -17,6 +17,7 @@ import uvloop
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.engines.mock import MockEngine
 
+from .processes import Processes, child_processes
 from .running import OTHER_MODEL, RunningGateway, deployment, running
 
 StartGateway = Callable[..., Awaitable[RunningGateway]]
@@ -79,3 +80,18 @@ async def start_gateway(tmp_path: Path, state_template: Path) -> AsyncIterator[S
 async def gateway(start_gateway: StartGateway, engine: MockEngine) -> RunningGateway:
     """A gateway in front of `engine`."""
     return await start_gateway(engine)
+
+
+@pytest.fixture(scope="session")
+def shared_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A gateway and an engine as child processes, shared by tests that only ask."""
+    with child_processes(tmp_path_factory.mktemp("processes")) as processes:
+        yield processes
+
+
+@pytest.fixture
+def processes(shared_processes: Processes) -> Iterator[Processes]:
+    """The shared processes, with an engine that behaves and remembers nothing."""
+    shared_processes.reset()
+    yield shared_processes
+    shared_processes.reset()

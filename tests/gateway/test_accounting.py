@@ -53,6 +53,18 @@ async def test_usage_is_accounted_whether_the_client_asks_for_it_or_not(gateway:
     assert usages[0]["completion_tokens"] == 64
 
 
+@pytest.mark.parametrize("kind", ["vllm", "openai", "llama.cpp"])
+async def test_usage_of_every_kind_of_engine_is_its_own_count(
+    start_gateway: StartGateway, engine: MockEngine, kind: str
+):
+    gateway = await start_gateway(engine, kinds=[kind])
+    await gateway.stream()
+    await gateway.chat()
+    for line in await gateway.generations(2):
+        assert line["usage"]["source"] == "upstream"
+        assert line["usage"]["completion_tokens"] == 64
+
+
 async def test_the_metrics_and_the_log_tell_the_same(gateway: RunningGateway, engine: MockEngine):
     await asyncio.gather(*(gateway.chat(max_tokens=n + 1) for n in range(20)))
     lines = await gateway.generations(20)

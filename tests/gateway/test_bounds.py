@@ -153,6 +153,13 @@ async def test_prompts_are_bounded_and_of_one_kind(gateway: RunningGateway, name
         assert response.json()["error"]["param"].startswith(field)
 
 
+async def test_the_dimensions_of_an_embedding_are_bounded(gateway: RunningGateway):
+    request = {"model": "acme/echo-1", "input": "x", "dimensions": bounds.MAX_DIMENSIONS + 1}
+    response = await gateway.post("/embeddings", request)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "dimensions"
+
+
 async def test_all_choices_of_a_request_together_are_bounded(gateway: RunningGateway):
     response = await gateway.post(
         "/completions",

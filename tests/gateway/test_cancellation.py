@@ -56,7 +56,7 @@ async def test_a_client_that_leaves_in_mid_stream_stops_the_engine_and_pays_for_
     (generation,) = await gateway.generations(1)
     assert (generation["outcome"], generation["error"]) == ("cancelled", "client_left")
     delivered = generation["usage"]["completion_tokens"]
-    assert 5 <= delivered <= 5 + 3  # what went out while the client was leaving
+    assert 5 <= delivered <= engine.requests[0].tokens < 100
     assert generation["usage"]["prompt_tokens"] > 0
     assert generation["usage"]["source"] == "upstream"
 
@@ -74,7 +74,7 @@ async def test_what_was_delivered_is_counted_where_the_engine_does_not_count_alo
     await left_by(engine)
     (generation,) = await gateway.generations(1)
     assert generation["usage"]["source"] == "counted"
-    assert 5 <= generation["usage"]["completion_tokens"] <= 5 + 3
+    assert 5 <= generation["usage"]["completion_tokens"] <= engine.requests[0].tokens < 100
 
 
 async def test_a_client_that_leaves_a_long_whole_answer_stops_the_engine(

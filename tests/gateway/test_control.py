@@ -105,7 +105,7 @@ async def test_the_time_to_the_first_token_is_observed_for_streams(
     engine.behave("slow-first-60ms")
     await gateway.stream()
     assert await gateway.metric("prime_first_token_seconds_count", model=MODEL) == 1
-    assert 0.05 < await gateway.metric("prime_first_token_seconds_sum", model=MODEL) < 0.5
+    assert await gateway.metric("prime_first_token_seconds_sum", model=MODEL) > 0.05
 
 
 async def test_models_that_clients_make_up_make_no_labels(gateway: RunningGateway):
@@ -131,5 +131,5 @@ async def test_what_was_seen_of_an_endpoint_is_told_with_the_model(
     for period in ("5m", "30m", "1d"):
         assert endpoint[f"uptime_last_{period}"] == 75.0
     assert set(endpoint["latency_last_30m"]) == {"p50", "p75", "p90", "p99"}
-    assert 0.04 < endpoint["latency_last_30m"]["p50"] < 0.5
-    assert 10 < endpoint["throughput_last_30m"]["p50"] < 200
+    assert endpoint["latency_last_30m"]["p50"] > 0.04
+    assert 0 < endpoint["throughput_last_30m"]["p50"] < 200

@@ -333,7 +333,16 @@ async def test_any_whole_text_reaches_the_engine_unchanged(
     assert engine.requests[-1].json["messages"][0]["content"] == text
 
 
-SCHEMA_TEXTS = [b"\xff", b'"\x01"', b"{'a': 1}", b'{"a": tru}', b'{"a":"\\x"}']
+SCHEMA_TEXTS = [
+    b"\xff",
+    b'{"\xff": 1}',
+    b'{"a": "\xe9"}',
+    b'{"\x01": 1}',
+    b'"\x01"',
+    b"{'a': 1}",
+    b'{"a": tru}',
+    b'{"a":"\\x"}',
+]
 
 
 async def test_a_schema_that_is_no_json_is_refused(gateway: RunningGateway, engine: MockEngine):

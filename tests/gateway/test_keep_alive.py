@@ -39,7 +39,7 @@ async def test_comments_keep_a_stream_open_in_mid_answer(
 async def test_a_stream_that_is_not_quiet_has_no_comments(
     start_gateway: StartGateway, engine: MockEngine
 ):
-    gateway = await start_gateway(engine, keep_alive_seconds=0.3)
+    gateway = await start_gateway(engine, keep_alive_seconds=0.5)
     engine.behave("pace-20ms.answer-30")
     assert (await gateway.stream()).comments == 0
 

@@ -169,7 +169,7 @@ async def test_every_kind_of_engine_gets_what_it_honours_and_nothing_else(
             continue
         response = await gateway.chat(**NEEDS.get(name, {}), **{name: value})
         if name in known:
-            assert response.status_code == 200, name
+            assert response.status_code == 200, (name, response.text)
             assert engine.requests[-1].json[name] == value
         else:
             assert response.status_code == 400, name
@@ -189,22 +189,21 @@ async def test_the_answers_limit_has_two_names_and_reaches_the_engine_under_one(
     assert (await gateway.chat(max_tokens=7, max_completion_tokens=7)).status_code == 200
 
 
-@pytest.mark.parametrize("name", sorted(set(CHAT) - {"model", "messages"}))
-async def test_null_is_the_same_as_nothing(gateway: RunningGateway, engine: MockEngine, name: str):
+async def test_null_is_the_same_as_nothing(gateway: RunningGateway, engine: MockEngine):
     assert (await gateway.chat()).status_code == 200
-    assert (await gateway.chat(**{name: None})).status_code == 200
-    assert engine.requests[-1].json == engine.requests[-2].json
+    for name in set(CHAT) - {"model", "messages"}:
+        assert (await gateway.chat(**{name: None})).status_code == 200, name
+        assert engine.requests[-1].json == engine.requests[0].json, name
 
 
-@pytest.mark.parametrize("name", sorted(set(CHAT) & set(NEUTRAL)))
 async def test_a_value_that_changes_nothing_is_accepted_and_not_sent(
-    gateway: RunningGateway, engine: MockEngine, name: str
+    gateway: RunningGateway, engine: MockEngine
 ):
-    for value in NEUTRAL[name]:
-        needs = NEEDS.get(name, {})
-        response = await gateway.chat(**needs, **{name: value})
-        assert response.status_code == 200
-        assert name not in engine.requests[-1].json
+    for name in set(CHAT) & set(NEUTRAL):
+        for value in NEUTRAL[name]:
+            response = await gateway.chat(**NEEDS.get(name, {}), **{name: value})
+            assert response.status_code == 200, name
+            assert name not in engine.requests[-1].json
 
 
 async def test_sampling_of_vllm_is_known_too(gateway: RunningGateway, engine: MockEngine):

@@ -46,6 +46,17 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def settled(value: Callable[[], int]) -> int:
+    """Wait until a number has stopped changing; returns it."""
+    last, same = value(), 0
+    async with asyncio.timeout(PATIENCE):
+        while same < 10:
+            await asyncio.sleep(0.01)
+            same = same + 1 if value() == last else 0
+            last = value()
+    return last
+
+
 @dataclass
 class Answer:
     status: int

@@ -13,7 +13,7 @@ from prime_inference.domain.errors import (
     UpstreamUnreachable,
 )
 from prime_inference.wire.http_client import HttpPool, Response
-from tests.wire.peer import PATIENCE
+from tests.wire.peer import PATIENCE, eventually
 from tests.wire.upstream import OK, Link, StartUpstream, serve_forever
 
 LIMIT = 10_000_000
@@ -222,7 +222,7 @@ async def test_bytes_that_nobody_asked_for_never_become_an_answer(
     up = await upstream(script)
     pool = up.pool()
     assert (await get(pool))[1] == b"hello"
-    await asyncio.sleep(0.03)
+    await eventually(lambda: not pool._idle)
     assert (await get(pool))[1] == b"hello"
     assert len(up.links) == 2
     pool.close()

@@ -151,6 +151,19 @@ def test_what_follows_the_last_request_is_not_read():
         assert [event[1] for event in read(last + rest)] == ["/last"]
 
 
+def test_a_body_in_pieces_is_not_copied_for_each_of_them():
+    """What makes the time linear, and the memory that of the body."""
+    reader = Record(ServerLimits()).reader
+    reader.feed(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 100000\r\n\r\n")
+    reader.feed(b"a")
+    reader.feed(b"b")
+    joined = reader._body
+    for _ in range(1000):
+        reader.feed(b"c")
+    assert reader._body is joined
+    assert len(joined) == 1002
+
+
 def test_a_failure_of_our_own_is_reported_as_one(caplog: pytest.LogCaptureFixture):
     def broken(request: Request) -> None:
         raise KeyError("defect")

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prime_inference.wire.http_server import ServerLimits
 from tests.wire.peer import Connect, Serve, echo, eventually, post
 from tests.wire.test_http_reader import STREAMS
 
@@ -35,6 +36,7 @@ async def test_any_bytes_are_answered_or_refused_and_the_connection_ends(
     await peer.close()
     assert not data or data.startswith(b"HTTP/1.1 ")
     await eventually(lambda: not server.connections)
+    server.limits = ServerLimits()
     healthy = await connect(address)
     assert (await healthy.ask(post(b"still here"))).body == b"still here"
     await server.close()

@@ -67,7 +67,7 @@ async def test_a_client_that_leaves_cancels_the_handler_once(
     server, address = await serve(handler)
     peer = await connect(address)
     await peer.send(GET + more)
-    await asyncio.wait_for(handler.began.wait(), 1)
+    await eventually(handler.began.is_set)
     await asyncio.sleep(0.01)
     assert not handler.cancelled.is_set()
     leave(peer)

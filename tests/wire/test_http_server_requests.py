@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from prime_inference.domain.errors import AuthenticationFailed, NotFound
-from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.http import Reply, Request, header_lines
 from tests.wire.peer import GET, HOST, Connect, Serve, echo, post
 
 
@@ -354,6 +354,22 @@ async def test_no_header_of_a_handler_can_add_another(
     assert answer.status == 500
     assert {name for name, _ in answer.fields} == {"date", "x-error", "content-length"}
     assert "CR, LF or NUL" in caplog.text
+
+
+async def test_header_lines_made_beforehand_are_written_as_they_are(serve: Serve, connect: Connect):
+    lines = header_lines([(b"x-a", b"1"), (b"x-b", b"2")])
+
+    async def answer(request: Request, reply: Reply) -> None:
+        if request.path == "/whole":
+            return reply.send(200, lines, b"")
+        reply.start(200, lines)
+        return reply.end()
+
+    _, address = await serve(answer)
+    peer = await connect(address)
+    for path in (b"/whole", b"/stream"):
+        answered = await peer.ask(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, HOST))
+        assert (answered.field("x-a"), answered.field("x-b")) == ("1", "2")
 
 
 async def test_misuse_of_a_reply_is_an_error_of_the_handler(

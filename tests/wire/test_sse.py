@@ -94,6 +94,9 @@ def test_an_event_at_the_limit_passes_and_a_byte_more_does_not():
     whole = b"data: " + b"x" * 94
     assert outcome([whole + b"\n\n"], 100) == ([b"x" * 94], False)
     assert outcome([whole, b"\n", b"\n"], 100) == ([b"x" * 94], False)
+    assert outcome([b"\xef\xbb\xbf" + whole + b"\n\n"], 103) == ([b"x" * 94], False)
+    assert outcome([b"\xef\xbb\xbf" + whole, b"\n\n"], 102) == ([], True)
+    assert outcome([b"\xef\xbb\xbf" + whole + b"\n\n"], 102) == ([], True)
     assert outcome([b"data: 1\n\n" + whole + b"x\n\ndata: 2\n\n"], 100) == ([b"1"], True)
     assert outcome([b"data: 1\n\n" + whole, b"x", b"\n\n"], 100) == ([b"1"], True)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from prime_inference.domain.errors import (
     ApiError,
@@ -31,6 +33,9 @@ from prime_inference.wire.openai.errors import JSON_TYPE
 
 JSON_HEADERS = header_lines([JSON_TYPE])
 CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
+
+
+T = TypeVar("T")
 
 
 class Inference:
@@ -104,6 +109,8 @@ class Inference:
         ]
         if not serving:
             raise ModelNotFound(f"{model.id} does not serve /{operation.route}.", param="model")
+        if len(serving) == 1 and operation.missing(serving[0].deployment) is None:
+            return serving
         able = [upstream for upstream in serving if operation.missing(upstream.deployment) is None]
         if not able:
             name = operation.missing(serving[0].deployment)
@@ -125,12 +132,10 @@ class Inference:
             deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
         )
-
-        async def attempt(upstream: Upstream) -> None:
-            await self._attempts.stream(run, model, upstream, relay)
-
         try:
-            await self._first_that_answers(run, upstreams, attempt)
+            await self._first_that_answers(
+                run, upstreams, partial(self._attempts.stream, run, model, relay)
+            )
         except ApiError as error:
             relay.fail(error)
             raise
@@ -140,21 +145,17 @@ class Inference:
     async def _whole(
         self, run: Run, model: Model, upstreams: Iterable[Upstream], reply: Reply
     ) -> None:
-        body = b""
-
-        async def attempt(upstream: Upstream) -> None:
-            nonlocal body
-            body = await self._attempts.whole(run, model, upstream)
-
-        await self._first_that_answers(run, upstreams, attempt)
+        body = await self._first_that_answers(
+            run, upstreams, partial(self._attempts.whole, run, model)
+        )
         reply.send(200, run.headers(JSON_HEADERS), body)
 
     async def _first_that_answers(
         self,
         run: Run,
         upstreams: Iterable[Upstream],
-        attempt: Callable[[Upstream], Awaitable[None]],
-    ) -> None:
+        attempt: Callable[[Upstream], Awaitable[T]],
+    ) -> T:
         """Try each upstream once until one answers. Raises the failure that tells most."""
         failures: list[UpstreamFailure] = []
         for upstream in upstreams:
@@ -162,7 +163,7 @@ class Inference:
             try:
                 upstream.take_slot()
                 try:
-                    await attempt(upstream)
+                    return await attempt(upstream)
                 finally:
                     upstream.give_slot()
             except UpstreamFailure as failure:
@@ -173,8 +174,6 @@ class Inference:
                 if run.committed:
                     raise
                 failures.append(failure)
-            else:
-                return
         raise min(failures, key=_says_less)
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from prime_inference.domain.errors import ApiError, UpstreamFailure
 from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
-from prime_inference.wire.http import Reply, header_lines
+from prime_inference.wire.event_stream import EventStream
+from prime_inference.wire.http import HeaderLines, Reply, header_lines
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.stream import AnswerStream
-from prime_inference.wire.sse import DONE, SseFramer, event_data
 
 STREAM_HEADERS = header_lines(
     [
@@ -36,7 +36,7 @@ class StreamRelay:
         *,
         answer_id: str,
         created: int,
-        headers: bytes,
+        headers: HeaderLines,
         deadlines: Deadlines,
         keep_alive_seconds: float,
     ) -> None:
@@ -71,18 +71,14 @@ class StreamRelay:
 
     async def relay(self, response: Response, clocks: AttemptClocks) -> None:
         """Relay one attempt to its end. Raises UpstreamFailure if it ends early."""
-        framer = SseFramer()
         try:
-            while chunk := await response.chunk():
-                done = self._forward(framer.feed(chunk), clocks)
-                if done:
-                    break
+            reader = EventStream(response)
+            while events := await reader.next():
+                self._forward(events, clocks)
                 if self._reply.congested:
                     clocks.hold()
                     await self._reply.drained()
                     clocks.resume()
-            if (tail := event_data(framer.end())) is not None:
-                self._forward([tail], clocks)  # an event that the end of the body completes
         except UpstreamFailure:
             # with every finish reason here, a missing `[DONE]` costs the client nothing
             if not self._stream.finished:
@@ -100,17 +96,14 @@ class StreamRelay:
     def stop(self) -> None:
         self._quiet.cancel()
 
-    def _forward(self, events: list[bytes], clocks: AttemptClocks) -> bool:
-        """Pass events on; returns whether `[DONE]` was among them."""
+    def _forward(self, events: list[bytes], clocks: AttemptClocks) -> None:
         stream = self._stream
         pieces = []
         try:
             for event in events:
-                if event == DONE:
-                    return True
                 if piece := stream.feed(event):
                     pieces.append(piece)
-        finally:
+        finally:  # what came before a broken event is the client's
             if pieces:
                 clocks.progress()
                 self._write(b"".join(pieces))
@@ -118,7 +111,6 @@ class StreamRelay:
                     self.first_content_at = self._deadlines.now()
             if stream.finished:
                 clocks.finished()
-        return False
 
     def _write(self, data: bytes) -> None:
         if not self._reply.started:

@@ -14,13 +14,20 @@ from prime_inference.wire.http_client import HttpPool, Origin
 RETRY_SECONDS = 1.0  # slots free up at the pace of answers; the engine says nothing better
 
 
+IDLE_CONNECTIONS = 256  # as many as requests that usually run at a time
+
+
 class Upstream:
     """One deployment as this process sees it."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
+        # llama.cpp closes a connection without notice after one streamed answer in three
+        idle = 0 if deployment.engine == "llama.cpp" else IDLE_CONNECTIONS
         self.pool = HttpPool(
-            Origin.parse(deployment.base_url), headers=b"content-type: application/json\r\n"
+            Origin.parse(deployment.base_url),
+            idle=idle,
+            headers=b"content-type: application/json\r\n",
         )
         self.statistics = EndpointStatistics()
         self.in_flight = 0

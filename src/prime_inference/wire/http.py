@@ -1,26 +1,29 @@
 """The seam between request handlers and the HTTP server in front of them.
 
-A handler is an `async (Request, Reply) -> None`. It knows nothing of sockets: the
-server of ours (`http_server`) and the ASGI front (`asgi`) drive the same handlers. When
-the client leaves before his answer is complete, the server cancels the handler's task,
-once. A client that only shuts down his sending side has left too: nothing tells the two
-apart, and an answer nobody waits for costs GPU time.
+A handler is an `async (Request, Reply) -> None`. It knows nothing of sockets, so that
+another server than ours (`http_server`) could drive it. When the client leaves before his
+answer is complete, the server cancels the handler's task, once. A client that only shuts
+down his sending side has left too: nothing tells the two apart, and an answer nobody
+waits for costs GPU time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from typing import NewType, Protocol
 
 Headers = list[tuple[bytes, bytes]]
 """Header fields in order; names in lower case."""
 
 
-Fields = Iterable[tuple[bytes, bytes]] | bytes
-"""Header fields to be written: pairs, which are checked, or lines that `header_lines` made."""
+HeaderLines = NewType("HeaderLines", bytes)
+"""Header fields as they are written, made by `header_lines` or of nothing but our own words."""
+
+Fields = Iterable[tuple[bytes, bytes]] | HeaderLines
+"""Header fields to be written: pairs, which are checked, or lines, which are not again."""
 
 
-def header_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+def header_lines(fields: Iterable[tuple[bytes, bytes]]) -> HeaderLines:
     """Header fields as they are written, each line ending in CRLF.
 
     Raises ValueError for a name or value with CR, LF or NUL: whoever chooses it could add
@@ -30,7 +33,7 @@ def header_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     block = b"".join(lines)
     if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or b"\0" in block:
         raise ValueError("a header field holds CR, LF or NUL")
-    return block
+    return HeaderLines(block)
 
 
 class Request:

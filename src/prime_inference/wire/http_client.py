@@ -68,8 +68,9 @@ def check_lines(lines: bytes) -> None:
 class HttpPool:
     """Connections to one origin. Unbounded by itself: admission bounds it from above.
 
-    `idle` connections are kept at most. `headers`, here and in `send`, are whole lines,
-    each ending in CRLF: `http.header_lines` makes them from values that are not our own.
+    `idle` connections are kept at most; with 0 the origin is told to close each. `headers`,
+    here and in `send`, are whole lines, each ending in CRLF: `http.header_lines` makes them
+    from values that are not our own.
     """
 
     def __init__(self, origin: Origin, *, idle: int = 256, headers: bytes = b"") -> None:
@@ -79,7 +80,13 @@ class HttpPool:
         self._idle_limit = idle
         self._all: set[ClientConnection] = set()
         self._fixed = f"host: {origin.authority}\r\n".encode() + headers
+        if not idle:
+            self._fixed += b"connection: close\r\n"
         self._closed = False
+        # a gateway asks for a handful of paths: their lines are written and checked once
+        self._request_line = lru_cache(64)(
+            lambda method, path: request_line(method, origin.prefix + path)
+        )
 
     async def send(
         self,
@@ -95,10 +102,7 @@ class HttpPool:
         Raises UpstreamUnreachable and UpstreamTimeout (clock `connect`), ValueError for a
         path or header lines that would break the request up. Await `Response.head` next.
         """
-        check_lines(headers)
-        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (
-            request_line(method, self.origin.prefix + path), self._fixed, headers, len(body),
-        )  # fmt: skip
+        head = self._head(method, path, headers, len(body))
         connection = self._take() or await self._connect(connect_seconds)
         return connection.exchange(head, body, head_only=method == "HEAD")
 
@@ -118,10 +122,10 @@ class HttpPool:
         such a close before any byte of an answer is sent again on a new connection. `watch` is
         given each exchange as it starts, so that a clock can end it with `Response.fail`.
         """
+        head = self._head(method, path, headers, len(body))
         while True:
-            response = await self.send(
-                method, path, body, headers=headers, connect_seconds=connect_seconds
-            )
+            connection = self._take() or await self._connect(connect_seconds)
+            response = connection.exchange(head, body, head_only=method == "HEAD")
             if watch is not None:
                 watch(response)
             try:
@@ -147,6 +151,11 @@ class HttpPool:
         self._idle.clear()
         for connection in list(self._all):
             connection.fail(UpstreamCut("The upstream is no longer in use."))
+
+    def _head(self, method: str, path: str, headers: bytes, length: int) -> bytes:
+        check_lines(headers)
+        line = self._request_line(method, path)
+        return b"%b%b%bcontent-length: %d\r\n\r\n" % (line, self._fixed, headers, length)
 
     def _take(self) -> ClientConnection | None:
         while self._idle:

@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_chunked", "_congestion", "_deaf", "_head_only", "_ignored", "_keep_alive", "_limits",
+        "_chunked", "_congestion", "_deaf", "_head_only", "_keep_alive", "_limits",
         "_loop", "_lost", "_queue", "_queued_bytes", "_reader", "_server", "_streaming", "_task",
         "_transport", "_unsent", "closing", "deadline", "ended", "started",
     )  # fmt: skip
@@ -60,8 +60,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None  # uvloop's transports are of a class of their own
         self._queue: deque[tuple[Request | ApiError, bool, bool]] = deque()
         self._queued_bytes = 0
-        self._deaf = False  # the last request has come: what follows is thrown away
-        self._ignored = False  # something was
+        self._deaf = False  # something came that is not read: nor is what follows it
         self._task: asyncio.Task[None] | None = None
         self._congestion: asyncio.Future[None] | None = None
         self._unsent = 0  # bytes, when the time limit for writing was last set
@@ -94,9 +93,7 @@ class Connection(asyncio.Protocol):
             self.cut()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf or self.closing:
-            self._ignored = True
-        else:
+        if not self._deaf and not self.closing:
             self._reader.feed(data)
 
     def eof_received(self) -> None:
@@ -153,13 +150,13 @@ class Connection(asyncio.Protocol):
             self._serve(request, keep_alive, chunked)
         else:
             self._enqueue(request, keep_alive, chunked)
-        self._deaf = not keep_alive
 
     def refuse(self, error: ApiError) -> None:
-        """Answer, in its turn, what cannot be served, and nothing after it."""
-        if self._deaf:
-            return
-        self._deaf = self._ignored = True
+        """Answer, in its turn, what cannot be served, and nothing after it.
+
+        What follows a request with `Connection: close` comes here too; its turn does not come.
+        """
+        self._deaf = True
         if self._task is None and self._congestion is None:
             self._answer_refusal(error)
         else:
@@ -211,7 +208,7 @@ class Connection(asyncio.Protocol):
         elif self.closing:
             pass  # the connection's end is on its way
         elif not self._keep_alive:
-            self._linger() if self._ignored else self._close()
+            self._linger() if self._deaf else self._close()
         elif self._congestion is None:
             self._serve_next()
 

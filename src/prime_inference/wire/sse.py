@@ -62,14 +62,14 @@ class SseFramer:
         *blocks, rest = chunk.split(b"\n\n")
         self._size = 0
         self._ends_line = False
-        if self._at_start:
-            self._at_start = False
-            blocks[0] = blocks[0].removeprefix(BYTE_ORDER_MARK)
         events: list[bytes] = []
         for block in blocks:
             if len(block) > self._max_event:
                 self._oversize = True
                 return events
+            if self._at_start:
+                self._at_start = False
+                block = block.removeprefix(BYTE_ORDER_MARK)
             data = event_data(block)
             if data is not None:
                 events.append(data)

@@ -3,7 +3,7 @@ import json
 import struct
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import openai
 import pytest
 

@@ -315,6 +315,16 @@ async def test_the_finish_reason_is_on_the_last_chunk_only(start_gateway: StartG
     assert streamed.finish_reasons() == [None, None, "length"]
 
 
+async def test_a_finish_reason_in_the_middle_is_none(start_gateway: StartGateway):
+    """BerriAI/litellm#31634: an answer that goes on after it, and is cut, is not whole."""
+    async with scripted(delta("stop", content="a"), delta(content="b"), DONE) as engine:
+        gateway = await start_gateway(engine.base_url)
+        streamed = await gateway.stream()
+    assert streamed.text() == "ab"
+    assert streamed.error is not None
+    assert not streamed.done
+
+
 async def test_content_after_a_finish_reason_is_waited_for(start_gateway: StartGateway):
     """BerriAI/litellm#31634: the clock of the stream's tail must not cut what goes on."""
     slow = [delta("stop", content="a"), *[b": wait\n\n"] * 30, delta("stop", content="b"), DONE]

@@ -7,6 +7,7 @@ only, and only what is asked for; tensors are left to the engine.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +34,8 @@ class GgufHead:
     name: str
     context_tokens: int  # what it was trained with; 0 where the file does not say
     has_chat_template: bool
+    kv_bytes_per_token: int = 0  # of 16-bit keys and values; 0 where the file does not say
+    metadata_bytes: int = 0  # where they end in the file, tokenizer and template among them
 
 
 def read_head(path: Path) -> GgufHead:
@@ -40,28 +43,46 @@ def read_head(path: Path) -> GgufHead:
     with path.open("rb") as file:
         try:
             fields = _fields(file, path)
+            end = file.tell()
         except (struct.error, UnicodeDecodeError, KeyError) as error:
             raise NotGguf(f"{path} is cut short or damaged.") from error
     architecture = str(fields.get("general.architecture", ""))
-    context = fields.get(f"{architecture}.context_length", 0)
+
+    def number(name: str) -> int:
+        value = fields.get(f"{architecture}.{name}")
+        return value if isinstance(value, int) else 0
+
     return GgufHead(
         architecture=architecture,
         name=str(fields.get("general.name", "")),
-        context_tokens=context if isinstance(context, int) else 0,
+        context_tokens=number("context_length"),
         has_chat_template="tokenizer.chat_template" in fields,
+        kv_bytes_per_token=_kv_bytes(number),
+        metadata_bytes=end,
     )
+
+
+def _kv_bytes(number: Callable[[str], int]) -> int:
+    """Keys and values of one token in all layers, at most: sliding windows need less."""
+    heads = number("attention.head_count")
+    width = number("embedding_length") // heads if heads else 0
+    keys = number("attention.key_length") or width
+    values = number("attention.value_length") or width
+    # where it differs from layer to layer it is a list, which is not read
+    kv_heads = number("attention.head_count_kv") or heads
+    return 2 * number("block_count") * kv_heads * (keys + values)
 
 
 def _fields(file: BinaryIO, path: Path) -> dict[str, object]:
     if file.read(4) != MAGIC:
         raise NotGguf(f"{path} is not a GGUF file.")
-    version, _, count = struct.unpack("<IQQ", file.read(20))
+    version, _, count = struct.unpack("<IQQ", _read(file, 20))
     if version not in VERSIONS or count > MAX_FIELDS:
         raise NotGguf(f"{path} is a GGUF file of a version that is not read here ({version}).")
     fields = {}
     for _ in range(count):
         name = _string(file)
-        (kind,) = struct.unpack("<I", file.read(4))
+        (kind,) = struct.unpack("<I", _read(file, 4))
         fields[name] = _value(file, kind)
     return fields
 
@@ -72,8 +93,8 @@ def _value(file: BinaryIO, kind: int) -> object:
         return _string(file)
     if kind != ARRAY:
         layout = f"<{SCALARS[kind]}"
-        return struct.unpack(layout, file.read(struct.calcsize(layout)))[0]
-    item, length = struct.unpack("<IQ", file.read(12))
+        return struct.unpack(layout, _read(file, struct.calcsize(layout)))[0]
+    item, length = struct.unpack("<IQ", _read(file, 12))
     if item == STRING:
         for _ in range(length):
             _skip(file, _length(file))
@@ -83,11 +104,11 @@ def _value(file: BinaryIO, kind: int) -> object:
 
 
 def _string(file: BinaryIO) -> str:
-    return file.read(_length(file)).decode()
+    return _read(file, _length(file)).decode()
 
 
 def _length(file: BinaryIO) -> int:
-    (length,) = struct.unpack("<Q", file.read(8))
+    (length,) = struct.unpack("<Q", _read(file, 8))
     if length > MAX_STRING_BYTES:
         raise struct.error("a string longer than any real one")
     return int(length)
@@ -95,3 +116,10 @@ def _length(file: BinaryIO) -> int:
 
 def _skip(file: BinaryIO, size: int) -> None:
     file.seek(size, 1)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) != size:
+        raise struct.error("the file ends early")
+    return data

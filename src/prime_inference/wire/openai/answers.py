@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from prime_inference.domain.errors import UpstreamMalformed
-from prime_inference.domain.usage import Usage
+from prime_inference.domain.usage import NO_USAGE, Usage
 
 Count = Annotated[int, Meta(ge=0)]
 NULL = Raw(b"null")  # of a union with `Raw`, msgspec decodes only the other members
@@ -118,6 +118,11 @@ def decode_answer(data: bytes) -> Answer:
         return _answers.decode(data)
     except (ValueError, RecursionError):
         raise UpstreamMalformed("The upstream's answer is not what its API promises.") from None
+
+
+def answer_usage(answer: Answer) -> Usage:
+    """The token counts that an answer carries."""
+    return answer.usage.to_usage() if answer.usage is not None else NO_USAGE
 
 
 def usage_object(usage: Usage) -> dict[str, object]:

@@ -24,6 +24,7 @@ MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64  # OpenAI allows 10 levels of properties, each about 4 levels of JSON
 MAX_PROMPTS = 128  # of a completions request, times its `n`
 MAX_INPUTS = 2048  # OpenAI's limit for embeddings
+MAX_DIMENSIONS = 16_384  # of one embedding; the largest models give 8,192
 MAX_SCHEMAS_REMEMBERED = 4096  # 32 bytes each
 
 _json = msgspec.json.Decoder()

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from prime_inference.domain.errors import InvalidRequest
-from prime_inference.wire.openai.bounds import MAX_INPUTS, MAX_PROMPTS
+from prime_inference.wire.openai.bounds import MAX_DIMENSIONS, MAX_INPUTS, MAX_PROMPTS
 from prime_inference.wire.openai.chat_request import (
     Choices,
     LogitBias,
@@ -72,7 +72,7 @@ class EmbeddingRequest(_Closed):
 
     model: ModelName
     input: str | list[Any]
-    dimensions: TokenCount | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: Opaque | None = None
 

@@ -1,0 +1,258 @@
+"""Coordination in Redis: each call is one Lua script on one key (or one hash tag).
+
+Works with Redis from 6.2 and Valkey, alone or behind Sentinel or a proxy. Run it with
+`maxmemory-policy noeviction`, or apart from caches: an evicted lease is a lease for two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ReadOnlyError, RedisError
+
+from prime_inference.adapters.redis.circuit import StoreCircuit
+from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
+from prime_inference.domain.sharing import BATCH_FRACTION
+from prime_inference.ports.coordination import (
+    FORGET_CLOSED_S,
+    NEWCOMERS_FRACTION,
+    BlockAsk,
+    BlockGrant,
+    BreakerRecord,
+    BreakerSnapshot,
+    BreakerState,
+    Cause,
+    CoordinationUnavailable,
+    OpenTime,
+    ProbeAsk,
+    ProbeGrant,
+    ProbeResult,
+    RequestAsk,
+    RequestGrant,
+    Trip,
+)
+
+CALL_S = 0.05  # a script takes well below 1 ms; what takes longer is trouble
+CONNECT_S = 0.05
+CONNECTIONS = 16  # more than calls at a time, but for bursts of request leases: those queue
+KEEP_S = 24 * 3600.0  # keys outlive what is in them: a pool idle over night is not a new one
+LEARNING_S = 10.0  # one lease time (`LeaseSettings.ttl_s`)
+PING_S = 1.0  # a subscription that is silent is asked whether it lives
+
+
+class RedisCoordination:
+    """Implements `ports.coordination.Coordination`.
+
+    `prefix` separates the fleets that share a server.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "prime",
+        learning_s: float = LEARNING_S,
+        call_s: float = CALL_S,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=call_s,
+            socket_timeout=call_s,
+            socket_connect_timeout=connect_s,
+            retry=Retry(NoBackoff(), 0),  # a late answer is worth nothing; the next ask comes soon
+        )
+        self._client = Redis.from_pool(pool)
+        self._scripts = ScriptRunner(self._client)
+        self._blocks = Script("blocks")
+        self._breakers = Script("breakers")
+        self._requests = Script("requests")
+        self._circuit = StoreCircuit()
+        self._prefix = prefix
+        self._learning_us = _us(learning_s)
+        self._limit_s = call_s + connect_s
+        self._breakers_key = f"{prefix}:breakers"
+        self._channel = f"{prefix}:breakers:changed"
+
+    async def lease_blocks(self, asks: Sequence[BlockAsk]) -> Sequence[BlockGrant]:
+        calls = [([self._block_key(ask.pool)], self._block(ask)) for ask in asks]
+        async with self._call():
+            answers = await self._scripts.run_many(self._blocks, calls)
+            return [
+                BlockGrant(int(epoch), granted, batch, holders, bool(learning))
+                for epoch, granted, batch, holders, learning in answers
+            ]
+
+    async def return_blocks(self, holder: str, pools: Sequence[str]) -> None:
+        async with self._call():
+            pipeline = self._client.pipeline(transaction=False)
+            for pool in pools:
+                pipeline.hdel(self._block_key(pool), f"h:{holder}")
+            await pipeline.execute()
+
+    async def trip(self, trip: Trip) -> BreakerRecord:
+        times = _open_time(trip.open_time)
+        return _record(await self._breaker("trip", trip.deployment, trip.epoch, trip.cause, *times))
+
+    async def probe(self, ask: ProbeAsk) -> ProbeGrant:
+        granted, record = await self._breaker(
+            "probe", ask.deployment, ask.owner, _us(ask.ttl_s), ask.tickets
+        )
+        return ProbeGrant(bool(granted), _record(record))
+
+    async def conclude(self, result: ProbeResult) -> BreakerRecord:
+        return _record(
+            await self._breaker(
+                "conclude",
+                result.deployment,
+                result.owner,
+                result.epoch,
+                result.verdict,
+                result.answers,
+                *_open_time(result.open_time),
+            )
+        )
+
+    async def breakers(self, known_version: int) -> BreakerSnapshot | None:
+        answer = await self._breaker("read", known_version)
+        if answer is None:
+            return None
+        version, *records = answer
+        return BreakerSnapshot(int(version), tuple(_record(record) for record in records))
+
+    async def watch(self, listener: Callable[[BreakerRecord], None]) -> None:
+        try:
+            async with self._client.pubsub() as subscription:
+                await subscription.subscribe(self._channel)
+                await self._listen(subscription, listener)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise CoordinationUnavailable(f"lost the subscription: {error}") from error
+
+    async def acquire(self, ask: RequestAsk) -> RequestGrant:
+        granted, *refusal = await self._request("acquire", ask)
+        if granted:
+            return RequestGrant(True)
+        place, first_ends_us = refusal
+        return RequestGrant(False, ask.limits[place - 1].name, int(first_ends_us) / 1e6)
+
+    async def renew(self, ask: RequestAsk) -> bool:
+        return bool(await self._request("renew", ask))
+
+    async def release(self, ask: RequestAsk) -> bool:
+        return bool(await self._request("release", ask))
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[None]:
+        """Bound a call in time, and turn what can go wrong into CoordinationUnavailable."""
+        if not self._circuit.allows(time.monotonic()):
+            raise CoordinationUnavailable("the store did not answer lately")
+        try:
+            async with asyncio.timeout(self._limit_s):
+                yield
+        except (RedisError, OSError, TimeoutError, ValueError, TypeError) as error:
+            self._circuit.failed(time.monotonic())
+            if isinstance(error, ReadOnlyError):  # a primary that was demoted: look for the new one
+                await self._client.connection_pool.disconnect(inuse_connections=False)
+            raise CoordinationUnavailable(f"{type(error).__name__}: {error}") from error
+        self._circuit.answered()
+
+    async def _breaker(self, op: str, *arguments: Argument) -> Any:
+        async with self._call():
+            return await self._scripts.run(
+                self._breakers,
+                [self._breakers_key],
+                op,
+                self._channel,
+                int(KEEP_S * 1e3),
+                _us(FORGET_CLOSED_S),
+                *arguments,
+            )
+
+    async def _request(self, op: str, ask: RequestAsk) -> Any:
+        keys = []
+        for limit in ask.limits:
+            key = f"{self._prefix}:requests:{_tag(ask.scope)}:{limit.name}"
+            keys += [key, f"{key}:latest"]
+        most = [limit.most for limit in ask.limits]
+        async with self._call():
+            return await self._scripts.run(
+                self._requests, keys, op, ask.member, _us(ask.ttl_s), int(KEEP_S * 1e3), *most
+            )
+
+    def _block_key(self, pool: str) -> str:
+        return f"{self._prefix}:block:{_tag(pool)}"
+
+    def _block(self, ask: BlockAsk) -> Sequence[Argument]:
+        return (
+            ask.holder,
+            ask.sequence,
+            ask.capacity,
+            ask.interactive,
+            ask.batch,
+            ask.has,
+            ask.in_flight,
+            _us(ask.ttl_s),
+            ask.sharing,
+            self._learning_us,
+            BATCH_FRACTION,
+            NEWCOMERS_FRACTION,
+            int(KEEP_S * 1e3),
+        )
+
+    @staticmethod
+    async def _listen(subscription: Any, listener: Callable[[BreakerRecord], None]) -> None:
+        asked = False
+        while True:
+            message = await subscription.get_message(timeout=PING_S)
+            if message is None:
+                if asked:
+                    raise TimeoutError("the subscription is silent")
+                await subscription.ping()
+                asked = True
+                continue
+            asked = False
+            if message["type"] == "message":
+                try:
+                    record = _record(msgspec.json.decode(message["data"]))
+                except (ValueError, TypeError):
+                    continue  # not ours; the poll has the truth
+                listener(record)
+
+
+def _tag(name: str) -> str:
+    """A hash tag: keys with the same one live together, also in a cluster."""
+    return "{" + name.replace("%", "%25").replace("}", "%7D") + "}"
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _open_time(open_time: OpenTime) -> tuple[int, int, int]:
+    return _us(open_time.base_s), _us(open_time.cap_s), _us(open_time.forget_s)
+
+
+def _record(fields: Sequence[Any]) -> BreakerRecord:
+    deployment, state, epoch, remaining_us, cause, trips = (
+        field.decode() if isinstance(field, bytes) else field for field in fields
+    )
+    return BreakerRecord(
+        deployment,
+        BreakerState(state),
+        int(epoch),
+        int(remaining_us) / 1e6,
+        Cause(cause),
+        int(trips),
+    )

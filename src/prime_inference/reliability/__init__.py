@@ -1,0 +1,1 @@
+"""Breakers, leases, budgets: pure state machines, and the task that connects them to a store."""

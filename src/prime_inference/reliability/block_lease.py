@@ -1,0 +1,201 @@
+"""A replica's side of a block lease: what it may fill, what it asks for, and when.
+
+docs/reliability.md, "Admission", says why it never fills what the store has given to others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from prime_inference.domain.sharing import BATCH_FRACTION
+from prime_inference.ports.coordination import BlockAsk, BlockGrant
+from prime_inference.reliability.settings import LeaseSettings
+
+RENEWALS_PER_TTL = 3  # two asks may be lost before the lease ends
+ASK_AFTER_FAILURE_S = (
+    0.25  # a store that is coming back is found soon, one that is away not flooded
+)
+REPLICAS_REMEMBERED_S = 60.0  # longer than all replicas take to ask again after an outage
+
+
+class BlockLease:
+    """The block of one deployment on one replica. Time is passed in."""
+
+    def __init__(
+        self,
+        pool: str,
+        holder: str,
+        capacity: int,
+        settings: LeaseSettings,
+        sequences: Iterator[int],
+    ) -> None:
+        self.pool = pool
+        self.capacity = capacity
+        self.epoch = 0
+        self.granted = 0
+        self.batch = 0
+        self.valid_until = -math.inf  # by our own clock
+        self.safe = 0  # without a valid lease; 0 until the store was asked once
+        self.replicas = settings.assumed_replicas
+        self._replicas_until = -math.inf  # before, it is not lowered
+        self.asking = False
+        self.closing = False  # no new requests: wants nothing, and goes when nothing is in flight
+        self._holder = holder
+        self._settings = settings
+        self._sequences = sequences  # of the holder: a pool that comes back must not start again
+        self._sequence = 0
+        self._sent_at = -math.inf
+        self._ask_at = -math.inf
+        self._contended = False  # others hold what we want
+        self.peak_interactive = self._last_interactive = 0
+        self._peak_batch = self._last_batch = 0
+        self._peaks_turn_at = -math.inf
+        self._refused_interactive = self._refused_batch = 0  # since the last ask
+
+    # --- spending ---
+
+    def limit(self, now: float) -> int:
+        """Requests that may be in flight at this moment."""
+        return self.granted if now < self.valid_until else self.safe
+
+    def batch_limit(self, now: float) -> int:
+        """Of these, for batch requests."""
+        if now < self.valid_until:
+            return self.batch
+        return max(1, int(self.safe * BATCH_FRACTION)) if self.safe else 0
+
+    def lapsed(self, now: float) -> bool:
+        """Whether there was a chance to have a lease, and there is none."""
+        return now >= self.valid_until and self.safe > 0
+
+    def may_grow_by(self, now: float) -> int:
+        """Slots that the next answer may bring: nobody has said that others hold them."""
+        if self._contended:
+            return 0
+        if self.safe == 0:  # the first answer is awaited
+            return self.capacity
+        return self.capacity - self.granted if now < self.valid_until else 0
+
+    def demand(self, interactive: int, batch: int, now: float) -> None:
+        """So many would be in flight now if nothing were refused; more than we have: ask soon."""
+        if interactive > self.peak_interactive:
+            self.peak_interactive = interactive
+        if batch > self._peak_batch:
+            self._peak_batch = batch
+        if interactive + batch >= self.granted < self.capacity:
+            self._ask_soon(now)
+
+    def refused(self, interactive: int, batch: int, *, for_batch: bool, now: float) -> None:
+        """One more could not be admitted beside those in flight."""
+        if for_batch:
+            self._refused_batch += 1
+        else:
+            self._refused_interactive += 1
+        self.demand(interactive + self._refused_interactive, batch + self._refused_batch, now)
+        self._ask_soon(now)
+
+    def _ask_soon(self, now: float) -> None:
+        settings = self._settings
+        gap_s = settings.contended_gap_s if self._contended else settings.ask_gap_s
+        self._ask_at = min(self._ask_at, max(now, self._sent_at + gap_s))
+
+    # --- asking ---
+
+    @property
+    def ask_at(self) -> float:
+        """When to ask next; never while an answer is awaited."""
+        return math.inf if self.asking else self._ask_at
+
+    def ask(self, in_flight: int, now: float) -> BlockAsk:
+        """The next ask. What is not wanted any more is given up before it is said to be."""
+        interactive, batch = self._wants(now)
+        if now < self.valid_until:
+            self.granted = min(self.granted, max(interactive + batch, in_flight))
+            self.batch = min(self.batch, self.granted)
+        self._refused_interactive = self._refused_batch = 0
+        self._sequence = next(self._sequences)
+        self._sent_at = now
+        self.asking = True
+        return BlockAsk(
+            pool=self.pool,
+            holder=self._holder,
+            sequence=self._sequence,
+            capacity=self.capacity,
+            interactive=interactive,
+            batch=batch,
+            has=self.limit(now),
+            in_flight=in_flight,
+            ttl_s=self._settings.ttl_s,
+            sharing=self._settings.sharing,
+        )
+
+    def accept(self, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float) -> None:
+        """The store's answer to the outstanding ask. An answer to an older one is ignored."""
+        if ask.sequence != self._sequence or not self.asking:
+            return
+        settings = self._settings
+        self.asking = False
+        self.epoch = grant.epoch
+        self.granted = grant.granted
+        self.batch = grant.batch
+        self._count_replicas(grant, now)
+        self.safe = self._safe_capacity()
+        self.valid_until = sent_at + settings.ttl_s * (1 - settings.early_end)
+        contended = grant.granted < ask.interactive + ask.batch
+        self._contended = contended
+        self._ask_at = sent_at + settings.ttl_s / RENEWALS_PER_TTL
+        if contended:
+            self._ask_at = min(self._ask_at, sent_at + settings.contended_gap_s)
+        if grant.granted < ask.has:  # the store frees the difference when it hears that we know
+            self._ask_at = now
+
+    def failed(self, ask: BlockAsk, now: float) -> None:
+        """The outstanding ask was not answered."""
+        if ask.sequence != self._sequence or not self.asking:
+            return
+        self.asking = False
+        self.safe = self._safe_capacity()
+        self._ask_at = now + ASK_AFTER_FAILURE_S
+
+    def resize(self, capacity: int) -> None:
+        """The deployment has another number of slots; the store hears of it at once."""
+        self.capacity = capacity
+        self.granted = min(self.granted, capacity)
+        self.safe = min(self.safe, self._safe_capacity())
+        self._ask_at = -math.inf
+
+    def close(self) -> None:
+        """Want nothing any more; what is in flight goes on."""
+        self.closing = True
+
+    def reopen(self) -> None:
+        """Want slots again, and ask for them at once."""
+        if self.closing:
+            self.closing = False
+            self._ask_at = -math.inf
+
+    def _count_replicas(self, grant: BlockGrant, now: float) -> None:
+        """More at once, fewer later: who asks first after an outage is not alone."""
+        fewer_is_true = now >= self._replicas_until and not grant.learning
+        if grant.holders >= self.replicas or fewer_is_true:
+            self.replicas = grant.holders
+            self._replicas_until = now + REPLICAS_REMEMBERED_S
+
+    def _safe_capacity(self) -> int:
+        return max(1, self.capacity // self.replicas)
+
+    def _wants(self, now: float) -> tuple[int, int]:
+        """Slots for the peak of the last lease time and some headroom."""
+        if now >= self._peaks_turn_at:
+            self._last_interactive, self.peak_interactive = self.peak_interactive, 0
+            self._last_batch, self._peak_batch = self._peak_batch, 0
+            self._peaks_turn_at = now + self._settings.ttl_s
+        if self.closing:
+            return 0, 0
+        more = 1 + self._settings.headroom
+        interactive = max(self.peak_interactive, self._last_interactive)
+        batch = max(self._peak_batch, self._last_batch)
+        interactive = min(self.capacity, math.ceil(interactive * more) + 1)
+        batch = min(self.capacity, math.ceil(batch * more))
+        return interactive, batch

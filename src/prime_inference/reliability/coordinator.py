@@ -1,0 +1,266 @@
+"""When to ask the store what, and what its answers change. No I/O: commands out, replies in.
+
+For every command that `due` hands out, exactly one of `accept` and `fail` must follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import cast
+
+from prime_inference.ports.coordination import (
+    BlockGrant,
+    BreakerRecord,
+    BreakerSnapshot,
+    BreakerState,
+    ProbeAsk,
+    ProbeGrant,
+    ProbeResult,
+    Trip,
+    Verdict,
+)
+from prime_inference.reliability.breaker import Ticket
+from prime_inference.reliability.commands import (
+    Command,
+    LeaseBlocks,
+    ReadBreakers,
+    Reply,
+    ReturnBlocks,
+)
+from prime_inference.reliability.deployment import DeploymentGuard
+from prime_inference.reliability.settings import Settings
+
+AWAY_AFTER_FAILURES = 3  # in a row: one lost message is not an outage
+PUBLISH_AGAIN_S = 0.25  # a trip that the store did not take
+ASK_TICKET_AGAIN_S = 0.25  # a ticket that the store did not answer for
+KNOWS_NOTHING = -1  # as a version: not even 0, that of an empty store
+
+
+class Coordinator:
+    """The conversation of one replica with the store."""
+
+    def __init__(
+        self,
+        replica: str,
+        settings: Settings,
+        random: Random,
+        deployments: Mapping[str, DeploymentGuard],
+    ) -> None:
+        self.replica = replica
+        self.failures_in_a_row = 0
+        self._settings = settings
+        self._random = random
+        self._deployments = deployments
+        self._results: list[tuple[Ticket, ProbeResult]] = []  # to be sent
+        self._tickets: dict[ProbeResult, Ticket] = {}  # sent, awaiting an answer
+        self._removed: list[str] = []
+        self._publishing: set[str] = set()
+        self._publish_at: dict[str, float] = {}
+        self._asking_ticket: set[str] = set()
+        self._version = KNOWS_NOTHING
+        self._reading = False
+        self._read_at = -math.inf
+        self._probes = 0
+
+    @property
+    def store_is_away(self) -> bool:
+        return self.failures_in_a_row >= AWAY_AFTER_FAILURES
+
+    # --- commands ---
+
+    def due(self, now: float) -> list[Command]:
+        """Everything to be asked of the store now."""
+        commands: list[Command] = []
+        asks = []
+        for deployment in self._deployments.values():
+            if deployment.lease.ask_at <= now:
+                asks.append(deployment.lease.ask(deployment.in_flight, now))
+            if deployment.breaker.state is not BreakerState.CLOSED:
+                commands.extend(self._about_breaker(deployment, now))
+        if asks:
+            commands.append(LeaseBlocks(tuple(asks), now))
+        if self._removed:
+            commands.append(ReturnBlocks(self.replica, tuple(self._removed)))
+            self._removed.clear()
+        for ticket, result in self._results:
+            self._tickets[result] = ticket
+            commands.append(result)
+        self._results.clear()
+        if self._read_at <= now and not self._reading:
+            self._reading = True
+            commands.append(ReadBreakers(self._version))
+        return commands
+
+    def next_due(self, now: float) -> float:
+        """When `due` will have something, as far as is known now."""
+        if self._results or self._removed:
+            return -math.inf
+        soonest = math.inf if self._reading else self._read_at
+        for deployment in self._deployments.values():
+            soonest = min(soonest, deployment.lease.ask_at)
+            breaker = deployment.breaker
+            if breaker.state is BreakerState.CLOSED:
+                continue
+            if breaker.unpublished is not None and deployment.id not in self._publishing:
+                soonest = min(soonest, self._publish_at.get(deployment.id, -math.inf))
+            if breaker.ticket is not None:
+                soonest = min(soonest, breaker.ticket.deadline, breaker.use_ticket_by)
+            elif deployment.id not in self._asking_ticket and deployment.has_room(now):
+                soonest = min(soonest, breaker.due_at)
+        return soonest
+
+    def _about_breaker(self, deployment: DeploymentGuard, now: float) -> Iterable[Command]:
+        breaker = deployment.breaker
+        name = deployment.id
+        if (
+            breaker.unpublished is not None
+            and name not in self._publishing
+            and self._publish_at.get(name, -math.inf) <= now
+        ):
+            self._publishing.add(name)
+            yield breaker.unpublished
+        unused = breaker.unused_ticket(now)
+        if unused is not None:
+            self.conclude(unused, Verdict.LOST, now)
+        if name in self._asking_ticket or not breaker.probe_is_due(now):
+            return
+        if not deployment.has_room(now):  # a ticket without a slot keeps others from probing
+            return
+        self._probes += 1
+        owner = f"{self.replica}:{self._probes}"
+        if self.store_is_away:
+            breaker.probe_alone(owner, now)
+        else:
+            self._asking_ticket.add(name)
+            settings = self._settings.breaker
+            yield ProbeAsk(name, owner, settings.ticket_s, settings.tickets)
+
+    # --- replies ---
+
+    def accept(self, command: Command, reply: Reply, now: float) -> None:
+        """The store answered."""
+        self.failures_in_a_row = 0
+        match command:
+            case LeaseBlocks():
+                grants = cast("Sequence[BlockGrant]", reply)
+                for ask, grant in zip(command.asks, grants, strict=True):
+                    deployment = self._deployments.get(ask.pool)
+                    if deployment is not None:
+                        deployment.lease.accept(ask, grant, command.sent_at, now)
+            case ReadBreakers():
+                self._next_read(now)
+                if reply is not None:
+                    self._read(cast("BreakerSnapshot", reply), now)
+            case Trip():
+                self._published(command, cast("BreakerRecord", reply), now)
+            case ProbeAsk():
+                self._answered_for_ticket(command, cast("ProbeGrant", reply), now)
+            case ProbeResult():
+                self._end(self._tickets.pop(command))
+                self.follow(cast("BreakerRecord", reply), now)
+            case ReturnBlocks():
+                pass
+
+    def fail(self, command: Command, now: float) -> None:
+        """The store did not answer; whether it acted is unknown."""
+        self.failures_in_a_row += 1
+        self._version = KNOWS_NOTHING  # it may come back empty
+        match command:
+            case LeaseBlocks():
+                for ask in command.asks:
+                    if ask.pool in self._deployments:
+                        self._deployments[ask.pool].lease.failed(ask, now)
+            case ReadBreakers():
+                self._next_read(now)
+            case ReturnBlocks():
+                pass  # the lease ends by itself
+            case Trip() | ProbeAsk() | ProbeResult():
+                self._breaker_failed(command, now)
+
+    def _breaker_failed(self, command: Trip | ProbeAsk | ProbeResult, now: float) -> None:
+        deployment = self._deployments.get(command.deployment)
+        breaker = deployment.breaker if deployment is not None else None
+        match command:
+            case Trip():
+                self._publishing.discard(command.deployment)
+                self._publish_at[command.deployment] = now + PUBLISH_AGAIN_S
+            case ProbeAsk():
+                self._asking_ticket.discard(command.deployment)
+                if breaker is not None:
+                    breaker.due_at = max(breaker.due_at, now + ASK_TICKET_AGAIN_S)
+            case ProbeResult():
+                ticket = self._tickets.pop(command)
+                if breaker is not None:
+                    breaker.ticket_ended(ticket)
+                    breaker.concluded_alone(ticket, command.verdict, now)
+
+    def follow(self, record: BreakerRecord, now: float) -> None:
+        """A record, from wherever it came."""
+        deployment = self._deployments.get(record.deployment)
+        if deployment is not None:
+            deployment.breaker.follow(record, now)
+
+    def conclude(self, ticket: Ticket, verdict: Verdict, now: float) -> None:
+        """A probe has ended: tell the store, or go by it alone."""
+        deployment = self._deployments.get(ticket.deployment)
+        if deployment is None:
+            return
+        if not ticket.shared:
+            deployment.breaker.ticket_ended(ticket)
+            deployment.breaker.concluded_alone(ticket, verdict, now)
+            return
+        settings = self._settings.breaker
+        result = ProbeResult(
+            deployment=ticket.deployment,
+            owner=ticket.owner,
+            epoch=ticket.epoch,
+            verdict=verdict,
+            answers=settings.answers_to_close,
+            open_time=settings.open_time(self._random.uniform(-1, 1)),
+        )
+        self._results.append((ticket, result))
+
+    def removed(self, pool: str) -> None:
+        """A deployment is gone: its block goes back."""
+        self._removed.append(pool)
+        self._publishing.discard(pool)
+        self._publish_at.pop(pool, None)
+        self._asking_ticket.discard(pool)
+
+    def _next_read(self, now: float) -> None:
+        self._reading = False
+        self._read_at = now + self._settings.breaker.poll_s
+
+    def _read(self, snapshot: BreakerSnapshot, now: float) -> None:
+        self._version = snapshot.version
+        known = {record.deployment: record for record in snapshot.records}
+        for name, deployment in self._deployments.items():
+            record = known.get(name)
+            if record is not None:
+                deployment.breaker.follow(record, now)
+            elif deployment.breaker.epoch:
+                deployment.breaker.forgotten(now)
+
+    def _published(self, trip: Trip, record: BreakerRecord, now: float) -> None:
+        self._publishing.discard(trip.deployment)
+        self._publish_at.pop(trip.deployment, None)
+        if trip.deployment in self._deployments:
+            self._deployments[trip.deployment].breaker.published(trip, record, now)
+
+    def _answered_for_ticket(self, ask: ProbeAsk, grant: ProbeGrant, now: float) -> None:
+        self._asking_ticket.discard(ask.deployment)
+        deployment = self._deployments.get(ask.deployment)
+        if deployment is None:
+            return
+        if not grant.granted:
+            deployment.breaker.ticket_refused(grant.record, now)
+            return
+        ticket = Ticket(ask.deployment, ask.owner, grant.record.epoch, now + ask.ttl_s, shared=True)
+        deployment.breaker.take_ticket(ticket, grant.record, now)
+
+    def _end(self, ticket: Ticket) -> None:
+        deployment = self._deployments.get(ticket.deployment)
+        if deployment is not None:
+            deployment.breaker.ticket_ended(ticket)

@@ -1,0 +1,133 @@
+"""Everything one replica knows of one deployment, and the rules that need all of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from random import Random
+
+from prime_inference.domain.models import Deployment
+from prime_inference.ports.clock import Clock
+from prime_inference.ports.coordination import BreakerState, Verdict
+from prime_inference.reliability.block_lease import BlockLease
+from prime_inference.reliability.breaker import Breaker, Ticket
+from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.settings import Settings
+from prime_inference.reliability.slots import Priority, Slot
+from prime_inference.reliability.statistics import HoldingTime, LatencyHistogram
+
+
+class DeploymentGuard:
+    """Breaker, lease, statistics and slots in use of one deployment."""
+
+    def __init__(
+        self,
+        spec: Deployment,
+        holder: str,
+        sequences: Iterator[int],
+        settings: Settings,
+        clock: Clock,
+        random: Random,
+        conclude: Callable[[Ticket, Verdict], None],
+        rate_may_eject: Callable[[str], bool],
+    ) -> None:
+        self.spec = spec
+        self.id = spec.id
+        self.model = spec.model
+        self.breaker = Breaker(spec.id, settings.breaker, random)
+        self.lease = BlockLease(spec.id, holder, spec.slots, settings.lease, sequences)
+        self.first_token = LatencyHistogram()
+        self.expected_first_token_s = 1.0  # with all slots free; see `ModelPool.refresh`
+        self.holding = HoldingTime()
+        self.answered = 0  # attempts since the start, for metrics
+        self.failed = 0
+        self.refused = 0
+        self.in_flight = 0
+        self.batch_in_flight = 0
+        self.healthy = True  # by the active checks
+        self._clock = clock
+        self._conclude = conclude
+        self._rate_may_eject = rate_may_eject
+
+    @property
+    def usable(self) -> bool:
+        """Neither ejected nor found unhealthy."""
+        return self.healthy and self.breaker.state is BreakerState.CLOSED
+
+    def expectation(self, now: float) -> float:
+        """Expected seconds to the first token of one more request; infinite if there is no slot."""
+        lease = self.lease
+        limit = lease.granted if now < lease.valid_until else lease.safe
+        in_flight = self.in_flight
+        if in_flight >= limit:
+            return math.inf
+        return self.expected_first_token_s * (1 + in_flight / limit)
+
+    def has_room(self, now: float) -> bool:
+        """Whether a slot is free."""
+        return self.in_flight < self.lease.limit(now)
+
+    def take(
+        self,
+        priority: Priority,
+        ticket: Ticket | None,
+        now: float,
+        on_release: Callable[[DeploymentGuard], None],
+    ) -> Slot | None:
+        """A slot, if the lease has room for one of this priority."""
+        lease = self.lease
+        in_flight = self.in_flight
+        batch = self.batch_in_flight
+        for_batch = priority is Priority.BATCH
+        limit = lease.granted if now < lease.valid_until else lease.safe
+        if in_flight >= limit or (for_batch and batch >= lease.batch_limit(now)):
+            self.refused += 1
+            lease.refused(in_flight - batch, batch, for_batch=for_batch, now=now)
+            return None
+        self.in_flight = in_flight = in_flight + 1
+        if for_batch:
+            self.batch_in_flight = batch = batch + 1
+        if for_batch or in_flight - batch > lease.peak_interactive or in_flight >= lease.granted:
+            lease.demand(in_flight - batch, batch, now)
+        return Slot(self, priority, now, ticket, on_release)
+
+    def give_back(self, slot: Slot) -> None:
+        """Called once by each slot."""
+        self.in_flight -= 1
+        if slot.priority is Priority.BATCH:
+            self.batch_in_flight -= 1
+        assert self.in_flight >= self.batch_in_flight >= 0
+        self.holding.add(self._clock() - slot.started_at)
+
+    def first_token_arrived(self, slot: Slot) -> None:
+        """A first token is an answer to a probe; long streams would keep a breaker half-open."""
+        now = self._clock()
+        self.first_token.add(now - slot.started_at, now)
+        if slot.ticket is not None:
+            self._end_probe(slot, Verdict.ANSWERED)
+
+    def attempt_ended(self, slot: Slot, outcome: Outcome) -> None:
+        """Count an attempt; one that began before the breaker last changed tells old news."""
+        if outcome is Outcome.ANSWERED:
+            self.answered += 1
+        elif outcome is Outcome.FAILED:
+            self.failed += 1
+        if slot.ticket is not None:
+            verdict = {Outcome.ANSWERED: Verdict.ANSWERED, Outcome.FAILED: Verdict.FAILED}
+            self._end_probe(slot, verdict.get(outcome, Verdict.LOST))
+        if outcome is Outcome.NEUTRAL or slot.breaker_generation != self.breaker.generation:
+            return
+        if outcome is Outcome.ANSWERED:
+            self.breaker.answered(self._clock())
+        else:
+            self.breaker.failed(self._clock(), self._rate_may_eject(self.model))
+
+    def slots_per_second(self, now: float) -> float:
+        """How often a slot becomes free; 0 if that was never seen."""
+        mean = self.holding.mean_s
+        return self.lease.limit(now) / mean if mean else 0.0
+
+    def _end_probe(self, slot: Slot, verdict: Verdict) -> None:
+        ticket, slot.ticket = slot.ticket, None
+        if ticket is not None:
+            self._conclude(ticket, verdict)

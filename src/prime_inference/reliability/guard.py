@@ -1,0 +1,386 @@
+"""What the gateway asks before, during and after an attempt: one object per replica.
+
+Everything here is memory and arithmetic; `Runner` carries the conversation with the store.
+
+    guard.began(model)
+    for deployment in guard.candidates(model):
+        slot = guard.admit(deployment)
+        if isinstance(slot, Slot):
+            with slot:                          # given back whatever happens
+                ...                             # slot.first_token() when it arrives
+                slot.record(outcome_of(error))
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+
+from prime_inference.domain.models import Deployment
+from prime_inference.ports.clock import Clock
+from prime_inference.ports.coordination import (
+    BreakerRecord,
+    BreakerState,
+    Cause,
+    Verdict,
+)
+from prime_inference.reliability.breaker import Ticket
+from prime_inference.reliability.commands import Command, Reply, ReturnBlocks
+from prime_inference.reliability.coordinator import Coordinator
+from prime_inference.reliability.deployment import DeploymentGuard
+from prime_inference.reliability.ejection import rate_may_eject
+from prime_inference.reliability.hedge import hedge_after
+from prime_inference.reliability.model_pool import ModelPool
+from prime_inference.reliability.settings import Settings
+from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
+from prime_inference.reliability.waiting import Waiter
+
+GONE_RETRY_S = 1.0  # the next choice will not offer it
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    """What `status` shows of a deployment, as this replica sees it."""
+
+    id: str
+    model: str
+    datacenter: str
+    breaker: BreakerState
+    cause: Cause | None  # why it is not closed
+    healthy: bool
+    draining: bool
+    slots: int
+    leased: int  # slots this replica may fill now
+    in_flight: int
+    batch_in_flight: int
+    lease_lapsed: bool  # it goes by its safe capacity
+    p50_first_token_s: float | None
+    p99_first_token_s: float | None
+    failure_rate: float  # of the last seconds
+    answered: int  # attempts since the start
+    failed: int
+    refused: int
+
+
+class Guard:
+    """Breakers, leases, waiting lines and budgets of one gateway replica.
+
+    `replica` names this process and no other, before or after. `canary`: probes are sent by
+    `probe_slot`'s caller; otherwise the next request to an ejected deployment is the probe.
+    """
+
+    def __init__(
+        self,
+        replica: str,
+        settings: Settings,
+        clock: Clock,
+        random: Random,
+        *,
+        canary: bool = False,
+    ) -> None:
+        self.replica = replica
+        self.wake: Callable[[], None] = _nothing  # called when `due` has something new
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._probing = not canary
+        self._sequences = itertools.count(1)
+        self._deployments: dict[str, DeploymentGuard] = {}
+        self._draining: set[str] = set()
+        self._models: dict[str, ModelPool] = {}
+        self._coordinator = Coordinator(replica, settings, random, self._deployments)
+
+    # --- the fleet ---
+
+    def configure(self, fleet: Iterable[Deployment]) -> None:
+        """Take over the fleet as it is now. What is gone is drained: its requests go on.
+
+        Raises ValueError if a deployment that is known comes with another model.
+        """
+        wanted = {spec.id: spec for spec in fleet}
+        for name, spec in wanted.items():
+            known = self._deployments.get(name)
+            if known is None:
+                self._deployments[name] = self._watched(spec)
+                continue
+            if known.model != spec.model:
+                raise ValueError(f"{name} serves {known.model}: another model needs another id")
+            known.spec = spec
+            if known.lease.capacity != spec.slots:
+                known.lease.resize(spec.slots)
+        for name in self._deployments.keys() - wanted.keys():
+            self.drain(name)
+        self._draining -= wanted.keys()
+        for name in wanted:
+            self._deployments[name].lease.reopen()
+        self._group()
+        self.wake()
+
+    def drain(self, deployment: str) -> None:
+        """Offer it no more requests; once the last has ended, its block goes back."""
+        member = self._deployments.get(deployment)
+        if member is None:
+            return
+        self._draining.add(deployment)
+        member.lease.close()
+        self._group()
+        self._forget_if_idle(member)
+
+    def set_health(self, deployment: str, healthy: bool) -> None:
+        """What the active checks found; as little as breakers it can eject the last one."""
+        member = self._deployments.get(deployment)
+        if member is not None:
+            member.healthy = healthy
+
+    # --- the request's path ---
+
+    def began(self, model: str) -> None:
+        """A request began: it fills the retry budget."""
+        pool = self._models.get(model)
+        if pool is not None:
+            pool.budget.request(self._clock())
+
+    def candidates(self, model: str) -> list[str]:
+        """Deployments that may serve the model now, best first; empty if there is none."""
+        pool = self._models.get(model)
+        if pool is None:
+            return []
+        return [member.id for member in pool.ordered(self._clock(), self._probing)]
+
+    def admit(self, deployment: str, priority: Priority = Priority.INTERACTIVE) -> Slot | Refusal:
+        """Take a slot at once, or be refused at once."""
+        member = self._deployments.get(deployment)
+        if member is None or deployment in self._draining:
+            return Refusal(Reason.GONE, GONE_RETRY_S)
+        now = self._clock()
+        slot = self._models[member.model].take(member, priority, now, self._released)
+        if member.lease.ask_at <= now:
+            self.wake()
+        return slot
+
+    def admit_any(self, model: str, priority: Priority = Priority.INTERACTIVE) -> Slot | Refusal:
+        """Take a slot of the best candidate that has one."""
+        refusal = Refusal(Reason.GONE, GONE_RETRY_S)
+        for name in self.candidates(model):
+            slot = self.admit(name, priority)
+            if isinstance(slot, Slot):
+                return slot
+            refusal = slot
+        return refusal
+
+    def wait(
+        self, model: str, priority: Priority, deliver: Callable[[Slot | Refusal], None]
+    ) -> Waiter | Refusal:
+        """Wait for a slot of any deployment of the model, if that pays; see `leave`.
+
+        Only after all were refused: who waits is served when a slot is given back or granted.
+        """
+        pool = self._models.get(model)
+        if pool is None:
+            return Refusal(Reason.GONE, GONE_RETRY_S)
+        joined = pool.wait(priority, self._clock(), deliver)
+        self.wake()
+        return joined
+
+    def leave(self, model: str, waiter: Waiter) -> bool:
+        """Wait no longer; False if `deliver` was called already."""
+        pool = self._models.get(model)
+        return pool is not None and pool.line.leave(waiter)
+
+    def may_retry(self, model: str, left: str, *, moved: bool) -> bool:
+        """Whether a request that failed on `left` may be tried again; takes from the budget.
+
+        Leaving an ejected deployment is free once per request (`moved`: it was done before):
+        it cannot be repeated, since nothing new is sent there.
+        """
+        pool = self._models.get(model)
+        if pool is None:
+            return False
+        if not moved and self.is_ejected(left) and len(pool.members) > 1:
+            return True
+        return pool.budget.spend(self._clock())
+
+    def hedge_after(self, deployment: str) -> float | None:
+        """Seconds without a first token after which to ask `may_hedge`; None: never."""
+        member = self._deployments.get(deployment)
+        if member is None:
+            return None
+        return hedge_after(member.first_token, self._clock(), self._settings.retry)
+
+    def may_hedge(self, model: str) -> bool:
+        """Whether the budget has room for a hedge; takes it."""
+        pool = self._models.get(model)
+        return pool is not None and pool.budget.spend(self._clock())
+
+    # --- probes ---
+
+    def probes_due(self) -> list[str]:
+        """Deployments for which this replica holds a ticket and no probe was sent."""
+        return [
+            member.id for member in self._deployments.values() if member.breaker.ticket_is_unused
+        ]
+
+    def probe_slot(self, deployment: str) -> Slot | None:
+        """The slot a canary runs on; its outcome is the probe's verdict.
+
+        None: no ticket, or no slot to spare for it; then another replica may try.
+        """
+        member = self._deployments.get(deployment)
+        if member is None or not member.breaker.ticket_is_unused:
+            return None
+        pool = self._models[member.model]
+        slot = pool.take(member, Priority.INTERACTIVE, self._clock(), self._released)
+        return slot if isinstance(slot, Slot) else None
+
+    # --- observation ---
+
+    @property
+    def degraded(self) -> bool:
+        """Whether this replica goes by itself: the store is away, or a lease has lapsed."""
+        now = self._clock()
+        return self._coordinator.store_is_away or any(
+            member.lease.lapsed(now) for member in self._deployments.values()
+        )
+
+    @property
+    def replicas(self) -> int:
+        """Replicas last seen by the store, this one included."""
+        leases = [member.lease.replicas for member in self._deployments.values()]
+        return max(leases, default=self._settings.lease.assumed_replicas)
+
+    def is_ejected(self, deployment: str) -> bool:
+        """Whether its breaker is not closed, or it was found unhealthy."""
+        member = self._deployments.get(deployment)
+        return member is None or not member.usable
+
+    def waiting(self, model: str) -> int:
+        """Requests waiting for a slot of that model."""
+        pool = self._models.get(model)
+        return pool.line.size if pool is not None else 0
+
+    def status(self) -> list[DeploymentStatus]:
+        """Every deployment, in the order of configuration."""
+        now = self._clock()
+        return [self._status(member, now) for member in self._deployments.values()]
+
+    # --- the conversation with the store (for `Runner` and the simulation) ---
+
+    def due(self) -> list[Command]:
+        """What to ask the store now; each command is followed by `accept` or `fail`."""
+        now = self._clock()
+        for pool in self._models.values():
+            pool.refresh(now)
+            if pool.line.size:
+                pool.serve(now, self._probing, self._released)  # a lease may have lapsed to safe
+                pool.expire(now)
+        return self._coordinator.due(now)
+
+    def next_due(self) -> float:
+        """When to call `due` next, if `wake` is not called before."""
+        deadlines = [pool.line.next_deadline for pool in self._models.values() if pool.line.size]
+        waits = [deadline for deadline in deadlines if deadline is not None]
+        return min([self._coordinator.next_due(self._clock()), *waits])
+
+    def accept(self, command: Command, reply: Reply) -> None:
+        """The store answered a command."""
+        now = self._clock()
+        self._coordinator.accept(command, reply, now)
+        for pool in self._models.values():
+            if pool.line.size:
+                pool.serve(now, self._probing, self._released)
+
+    def fail(self, command: Command) -> None:
+        """The store did not answer a command."""
+        now = self._clock()
+        self._coordinator.fail(command, now)
+        for pool in self._models.values():
+            if pool.line.size:  # the safe capacity may be more than nothing
+                pool.serve(now, self._probing, self._released)
+
+    def follow(self, record: BreakerRecord) -> None:
+        """A breaker has changed, as pushed by the store."""
+        self._coordinator.follow(record, self._clock())
+        self.wake()
+
+    def farewell(self) -> ReturnBlocks:
+        """The last command of a replica that stops with nothing in flight."""
+        return ReturnBlocks(self.replica, tuple(self._deployments))
+
+    # --- inside ---
+
+    def _watched(self, spec: Deployment) -> DeploymentGuard:
+        return DeploymentGuard(
+            spec,
+            self.replica,
+            self._sequences,
+            self._settings,
+            self._clock,
+            self._random,
+            conclude=self._conclude,
+            rate_may_eject=self._rate_may_eject,
+        )
+
+    def _group(self) -> None:
+        groups: dict[str, list[DeploymentGuard]] = {}
+        for name, member in self._deployments.items():
+            if name not in self._draining:
+                groups.setdefault(member.model, []).append(member)
+        for model, members in groups.items():
+            if model not in self._models:
+                self._models[model] = ModelPool(self._settings, self._random)
+            self._models[model].members = tuple(members)
+        for model in self._models.keys() - groups.keys():
+            self._models[model].members = ()
+
+    def _released(self, member: DeploymentGuard) -> None:
+        pool = self._models[member.model]
+        if pool.line.size:
+            pool.serve(self._clock(), self._probing, self._released)
+        if member.lease.closing:
+            self._forget_if_idle(member)
+        if member.breaker.state is not BreakerState.CLOSED:
+            self.wake()  # there is room for a probe
+
+    def _forget_if_idle(self, member: DeploymentGuard) -> None:
+        if member.id in self._draining and member.in_flight == 0:
+            self._deployments.pop(member.id, None)
+            self._draining.discard(member.id)
+            self._coordinator.removed(member.id)
+            self.wake()
+
+    def _conclude(self, ticket: Ticket, verdict: Verdict) -> None:
+        self._coordinator.conclude(ticket, verdict, self._clock())
+        self.wake()
+
+    def _rate_may_eject(self, model: str) -> bool:
+        return rate_may_eject(self._models[model].members)
+
+    def _status(self, member: DeploymentGuard, now: float) -> DeploymentStatus:
+        breaker = member.breaker
+        closed = breaker.state is BreakerState.CLOSED
+        return DeploymentStatus(
+            id=member.id,
+            model=member.model,
+            datacenter=member.spec.datacenter,
+            breaker=breaker.state,
+            cause=None if closed else breaker.cause,
+            healthy=member.healthy,
+            draining=member.id in self._draining,
+            slots=member.lease.capacity,
+            leased=member.lease.limit(now),
+            in_flight=member.in_flight,
+            batch_in_flight=member.batch_in_flight,
+            lease_lapsed=member.lease.lapsed(now),
+            p50_first_token_s=member.first_token.quantile(0.5, now),
+            p99_first_token_s=member.first_token.quantile(0.99, now),
+            failure_rate=breaker.failure_rate(now),
+            answered=member.answered,
+            failed=member.failed,
+            refused=member.refused,
+        )
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

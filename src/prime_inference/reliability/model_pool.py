@@ -1,0 +1,148 @@
+"""The deployments of one model on one replica: which first, who waits, what may be retried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+from prime_inference.ports.coordination import BreakerState
+from prime_inference.reliability.breaker import Ticket
+from prime_inference.reliability.deployment import DeploymentGuard
+from prime_inference.reliability.ejection import eligible
+from prime_inference.reliability.retry_budget import RetryBudget
+from prime_inference.reliability.settings import Settings
+from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
+from prime_inference.reliability.waiting import Waiter, WaitingLine
+
+TIE = 0.1  # expectations nearer than this are equal: chance decides, or all replicas pick the same
+UNKNOWN_FIRST_TOKEN_S = 1.0  # only compared with itself: nothing of this model was measured yet
+
+
+class ModelPool:
+    """Members, waiting line and retry budget of one model."""
+
+    def __init__(self, settings: Settings, random: Random) -> None:
+        self.members: Sequence[DeploymentGuard] = ()
+        self.line = WaitingLine()
+        self.budget = RetryBudget(settings.retry)
+        self._settings = settings
+        self._random = random
+
+    def refresh(self, now: float) -> None:
+        """Take over what was measured since; several times a second, not with every request."""
+        medians = [member.first_token.quantile(0.5, now) for member in self.members]
+        known = [median for median in medians if median is not None]
+        unknown = min(known) if known else UNKNOWN_FIRST_TOKEN_S  # the unknown is tried
+        for member, median in zip(self.members, medians, strict=True):
+            member.expected_first_token_s = unknown if median is None else median
+
+    def ordered(self, now: float, probing: bool) -> Sequence[DeploymentGuard]:
+        """Who may serve a request now, best first.
+
+        With `probing`, a deployment that waits for its probe is at the head. Full ones are last;
+        in between decides the expected time to the first token.
+        """
+        members = self.members
+        if len(members) < 2:
+            return members
+        offered = eligible(members, now)
+        if offered[0].usable:
+            offered = self._by_expectation(offered, now)
+        if probing and len(offered) < len(members):
+            waiting = [m for m in members if _awaits_probe(m)]
+            if waiting:
+                return waiting + [m for m in offered if m not in waiting]
+        return offered
+
+    def take(
+        self,
+        member: DeploymentGuard,
+        priority: Priority,
+        now: float,
+        on_release: Callable[[DeploymentGuard], None],
+    ) -> Slot | Refusal:
+        """A slot of that member, or when to come again."""
+        ticket: Ticket | None = None
+        if member.breaker.state is not BreakerState.CLOSED:
+            ticket = member.breaker.use_ticket()
+        slot = member.take(priority, ticket, now, on_release)
+        if slot is not None:
+            return slot
+        if ticket is not None:
+            member.breaker.use_ticket_by = now  # unused after all: it goes back
+        return self._refusal(Reason.FULL, self.expected_wait(priority, now))
+
+    def expected_wait(self, priority: Priority, now: float) -> float:
+        """Seconds until a newcomer to the line would have a slot; infinite if nobody can tell."""
+        rate = sum(member.slots_per_second(now) for member in self.members if member.usable)
+        if rate <= 0:  # no slot was ever given back here, or others hold them all
+            return math.inf
+        return (self.line.ahead_of(priority) + 1) / rate
+
+    def wait(
+        self, priority: Priority, now: float, deliver: Callable[[Slot | Refusal], None]
+    ) -> Waiter | Refusal:
+        """Join the line, if a slot is expected within the longest wait."""
+        longest = self._settings.lease.longest_wait_s
+        expected = self.expected_wait(priority, now)
+        if expected > longest and self.line.size >= self._slots_to_come(now):
+            return self._refusal(Reason.NOT_WORTH_WAITING, expected)
+        waiter = Waiter(priority, now + longest, deliver)
+        self.line.join(waiter)
+        return waiter
+
+    def serve(
+        self, now: float, probing: bool, on_release: Callable[[DeploymentGuard], None]
+    ) -> None:
+        """Hand free slots to those who wait."""
+        for priority in Priority:
+            while (waiter := self.line.first(priority)) is not None:
+                slot = self._any_slot(priority, now, probing, on_release)
+                if slot is None:
+                    break
+                self.line.leave(waiter)
+                waiter.deliver(slot)
+
+    def expire(self, now: float) -> None:
+        """Refuse those who waited in vain."""
+        for waiter in self.line.overdue(now):
+            expected = self.expected_wait(waiter.priority, now)
+            waiter.deliver(self._refusal(Reason.WAITED, expected))
+
+    def _refusal(self, reason: Reason, expected: float) -> Refusal:
+        """Without any knowledge, come back when the store will have been asked again."""
+        if expected == math.inf:
+            expected = self._settings.lease.contended_gap_s
+        return Refusal(reason, expected)
+
+    def _slots_to_come(self, now: float) -> int:
+        """Slots that the store may still grant within a moment."""
+        return sum(member.lease.may_grow_by(now) for member in self.members if member.usable)
+
+    def _any_slot(
+        self,
+        priority: Priority,
+        now: float,
+        probing: bool,
+        on_release: Callable[[DeploymentGuard], None],
+    ) -> Slot | None:
+        for member in self.ordered(now, probing):
+            if member.has_room(now):
+                slot = self.take(member, priority, now, on_release)
+                if isinstance(slot, Slot):
+                    return slot
+        return None
+
+    def _by_expectation(
+        self, offered: Sequence[DeploymentGuard], now: float
+    ) -> Sequence[DeploymentGuard]:
+        chance = self._random.random
+        return sorted(
+            offered, key=lambda member: member.expectation(now) * (1 + TIE * chance())
+        )  # fmt: skip
+
+
+def _awaits_probe(member: DeploymentGuard) -> bool:
+    breaker = member.breaker
+    return breaker.state is not BreakerState.CLOSED and breaker.ticket_is_unused

@@ -1,0 +1,37 @@
+"""What an attempt's end says about the deployment that served it."""
+
+from __future__ import annotations
+
+import enum
+
+from prime_inference.domain.errors import (
+    CapacityExhausted,
+    UpstreamFailure,
+    UpstreamRefused,
+)
+
+
+class Outcome(enum.Enum):
+    """The end of an attempt, as breakers count it."""
+
+    ANSWERED = enum.auto()  # a whole answer
+    FAILED = enum.auto()  # 5xx, timeout, reset, malformed, cut
+    NEUTRAL = enum.auto()  # nothing about the deployment: 4xx, 429, our refusal, client gone
+
+
+def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
+    """Judge an attempt by the error it ended with (None: a whole answer).
+
+    `status` is what the upstream answered, where it answered: a 503 is a failure of the
+    deployment even if the client is told that there is no capacity. A refusal of the request
+    itself, by the upstream or by us, and a cancelled task (the client left) are nobody's failure.
+    """
+    if error is None:
+        return Outcome.ANSWERED
+    if status >= 500:
+        return Outcome.FAILED
+    if isinstance(error, UpstreamRefused | CapacityExhausted):
+        return Outcome.NEUTRAL
+    if isinstance(error, UpstreamFailure):
+        return Outcome.FAILED
+    return Outcome.NEUTRAL

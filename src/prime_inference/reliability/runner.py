@@ -1,0 +1,150 @@
+"""The task that connects a replica's `Guard` with the coordination store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from prime_inference.ports.clock import Clock
+from prime_inference.ports.coordination import (
+    Coordination,
+    CoordinationUnavailable,
+    ProbeAsk,
+    ProbeResult,
+    Trip,
+)
+from prime_inference.reliability.commands import (
+    Command,
+    LeaseBlocks,
+    ReadBreakers,
+    Reply,
+    ReturnBlocks,
+)
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.slots import Priority, Refusal, Slot
+
+LEAST_SLEEP_S = 0.005  # what is due a little later is done together; `wake` interrupts it
+WATCH_AGAIN_S = 0.25  # after a lost subscription; the poll covers the time between
+
+Canary = Callable[[Slot], Awaitable[None]]
+"""Sends one short generation to the slot's deployment; records its outcome on the slot."""
+
+
+class Runner:
+    """Performs a guard's commands until cancelled.
+
+    `canary` probes ejected deployments; the guard was then made with `canary=True`.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        coordination: Coordination,
+        clock: Clock,
+        canary: Canary | None = None,
+    ) -> None:
+        self._guard = guard
+        self._coordination = coordination
+        self._clock = clock
+        self._canary = canary
+        self._woken = asyncio.Event()
+        guard.wake = self._woken.set
+
+    async def run(self) -> None:
+        """Ends by cancellation only; anything else that escapes is a defect."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch())
+            while True:
+                self._woken.clear()
+                for command in self._guard.due():
+                    tasks.create_task(self._perform(command))
+                if self._canary is not None:
+                    for name in self._guard.probes_due():
+                        self._send_canary(name, self._canary, tasks)
+                await self._sleep()
+
+    async def farewell(self) -> None:
+        """Give all blocks back: others have them at once, not when the leases end."""
+        with contextlib.suppress(CoordinationUnavailable):  # they end by themselves
+            await self._ask(self._guard.farewell())
+
+    async def _sleep(self) -> None:
+        seconds = max(LEAST_SLEEP_S, self._guard.next_due() - self._clock())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+
+    async def _perform(self, command: Command) -> None:
+        try:
+            reply = await self._ask(command)
+        except CoordinationUnavailable:
+            self._guard.fail(command)
+        else:
+            self._guard.accept(command, reply)
+        self._woken.set()
+
+    async def _ask(self, command: Command) -> Reply:
+        store = self._coordination
+        match command:
+            case LeaseBlocks():
+                return await store.lease_blocks(command.asks)
+            case ReturnBlocks():
+                await store.return_blocks(command.holder, command.pools)
+                return None
+            case ReadBreakers():
+                return await store.breakers(command.known_version)
+            case Trip():
+                return await store.trip(command)
+            case ProbeAsk():
+                return await store.probe(command)
+            case ProbeResult():
+                return await store.conclude(command)
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(CoordinationUnavailable):  # the poll goes on
+                await self._coordination.watch(self._guard.follow)
+            await asyncio.sleep(WATCH_AGAIN_S)
+
+    def _send_canary(self, name: str, canary: Canary, tasks: asyncio.TaskGroup) -> None:
+        slot = self._guard.probe_slot(name)
+        if slot is not None:
+            tasks.create_task(_run_canary(slot, canary))
+
+
+async def _run_canary(slot: Slot, canary: Canary) -> None:
+    with slot:
+        await canary(slot)
+
+
+async def wait_for_slot(
+    guard: Guard, model: str, priority: Priority = Priority.INTERACTIVE
+) -> Slot | Refusal:
+    """A slot of the model: at once, or after a wait of at most `longest_wait_s` if that pays.
+
+    A cancelled caller leaves the line, or gives back the slot that it was just handed.
+    """
+    slot = guard.admit_any(model, priority)
+    if isinstance(slot, Slot):
+        return slot
+    future: asyncio.Future[Slot | Refusal] = asyncio.get_running_loop().create_future()
+
+    def deliver(result: Slot | Refusal) -> None:
+        if not future.cancelled():
+            future.set_result(result)
+        elif isinstance(result, Slot):
+            result.release()
+
+    waiter = guard.wait(model, priority, deliver)
+    if isinstance(waiter, Refusal):
+        return waiter
+    try:
+        return await future
+    except asyncio.CancelledError:
+        guard.leave(model, waiter)
+        if future.done() and not future.cancelled():
+            result = future.result()
+            if isinstance(result, Slot):
+                result.release()
+        raise

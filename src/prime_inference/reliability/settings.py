@@ -1,0 +1,128 @@
+"""The numbers of this package, each with its reason (docs/reliability.md, "Numbers")."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from prime_inference.domain.sharing import Sharing
+from prime_inference.domain.suggestions import did_you_mean
+from prime_inference.ports.coordination import OpenTime
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSettings:
+    window_s: int = 10  # shorter ones are blind at low rates
+    consecutive_failures: int = 5  # Envoy's consecutive_5xx
+    failure_rate: float = 0.5  # resilience4j
+    least_calls: int = 20  # below, a rate is an anecdote
+    open_s: float = 5.0  # an engine's restart takes longer, a hiccup does not
+    open_cap_s: float = 30.0  # back within 30 s of recovery
+    open_jitter: float = 0.1  # so that breakers that opened together are not probed together
+    forget_s: float = 60.0  # closed for so long, a breaker starts at open_s again
+    tickets: int = 2  # one may be lost with its owner without holding up the other
+    answers_to_close: int = 2  # one may be luck
+    ticket_s: float = 15.0  # longer than a probe's own first-token clock
+    poll_s: float = 0.15  # with a call of 50 ms: every replica reacts within 200 ms
+
+    def __post_init__(self) -> None:
+        _require(self.window_s >= 1, "breaker.window_s is at least 1")
+        _require(self.consecutive_failures >= 1, "breaker.consecutive_failures is at least 1")
+        _require(0 < self.failure_rate <= 1, "breaker.failure_rate is in (0, 1]")
+        _require(self.least_calls >= 1, "breaker.least_calls is at least 1")
+        _require(0 < self.open_s <= self.open_cap_s, "breaker.open_s is in (0, open_cap_s]")
+        _require(self.open_cap_s <= 3600, "breaker.open_cap_s is at most 3600")
+        _require(0 <= self.open_jitter < 1, "breaker.open_jitter is in [0, 1)")
+        _require(self.tickets >= 1, "breaker.tickets is at least 1")
+        _require(self.answers_to_close >= 1, "breaker.answers_to_close is at least 1")
+        _require(self.ticket_s > 0 and self.poll_s > 0, "breaker.ticket_s and poll_s are above 0")
+
+    def open_time(self, jitter: float) -> OpenTime:
+        """`jitter` in [-1, 1] spreads the base time."""
+        return OpenTime(
+            self.open_s * (1 + jitter * self.open_jitter), self.open_cap_s, self.forget_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    ttl_s: float = 10.0  # until the capacity of a dead replica returns
+    early_end: float = 0.02  # difference of clock speeds that is survived; quartz: 0.0001
+    ask_gap_s: float = 0.1  # a burst needs more slots now
+    contended_gap_s: float = 1.0  # others hold them: asking more often brings nothing
+    headroom: float = 0.25  # of the peak, so that growing traffic meets leased slots
+    assumed_replicas: int = 3  # before the store has told; one per zone
+    sharing: Sharing = Sharing.FAIR
+    longest_wait_s: float = 1.0  # the least a Retry-After can say
+
+    def __post_init__(self) -> None:
+        _require(self.ttl_s > 0, "lease.ttl_s is above 0")
+        _require(0 <= self.early_end < 0.5, "lease.early_end is in [0, 0.5)")
+        _require(0 < self.ask_gap_s <= self.contended_gap_s, "lease.ask_gap_s is in (0, contended]")
+        _require(self.headroom >= 0, "lease.headroom is at least 0")
+        _require(self.assumed_replicas >= 1, "lease.assumed_replicas is at least 1")
+        _require(self.longest_wait_s >= 0, "lease.longest_wait_s is at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    window_s: int = 10  # Finagle's ttl
+    ratio: float = 0.2  # Envoy's and Finagle's 20 %
+    floor_per_s: float = 1.0  # so that a quiet replica can fail over at all
+    hedge_least_samples: int = 100  # fewer have no p99
+    hedge_least_s: float = 0.05  # a fast engine's p99 is noise of the network
+
+    def __post_init__(self) -> None:
+        _require(self.window_s >= 1, "retry.window_s is at least 1")
+        _require(0 <= self.ratio <= 1, "retry.ratio is in [0, 1]")
+        _require(self.floor_per_s >= 0, "retry.floor_per_s is at least 0")
+        _require(self.hedge_least_samples >= 1, "retry.hedge_least_samples is at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Build from configuration. Raises ValueError for an unknown key or a wrong value."""
+        sections: dict[str, type[Any]] = {
+            "breaker": BreakerSettings,
+            "lease": LeaseSettings,
+            "retry": RetrySettings,
+        }
+        _refuse_unknown("reliability", given, sections)
+        built = {name: _section(name, sections[name], values) for name, values in given.items()}
+        return cls(**built)
+
+
+def _section(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    _refuse_unknown(name, values, fields)
+    converted: dict[str, Any] = {}
+    for key, value in values.items():
+        default = fields[key].default
+        if isinstance(default, Sharing):
+            _require(value in list(Sharing), f"{name}.{key} is one of {', '.join(Sharing)}")
+            converted[key] = Sharing(value)
+            continue
+        numeric = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = numeric and (isinstance(default, float) or isinstance(value, int))
+        _require(fits, f"{name}.{key} is not a number of the right kind: {value!r}")
+        converted[key] = float(value) if isinstance(default, float) else value
+    return kind(**converted)
+
+
+def _refuse_unknown(where: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{where} has no setting {key!r}.{did_you_mean(key, known)}")

@@ -1,0 +1,119 @@
+"""Slots of a deployment: what a request holds while it runs, or why it got none."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from prime_inference.domain.errors import CapacityExhausted
+from prime_inference.reliability.breaker import Ticket
+from prime_inference.reliability.outcome import Outcome
+
+if TYPE_CHECKING:
+    from prime_inference.reliability.deployment import DeploymentGuard
+
+
+class Priority(enum.IntEnum):
+    """Who goes first."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+class Reason(enum.StrEnum):
+    """Why there was no slot."""
+
+    FULL = "full"  # every slot that this replica may fill is taken
+    GONE = "gone"  # there is no such deployment any more
+    NOT_WORTH_WAITING = "not_worth_waiting"  # it would take longer than a Retry-After
+    WAITED = "waited"  # the expected slot did not come
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No slot now. `retry_after_s` is when one is expected."""
+
+    reason: Reason
+    retry_after_s: float
+
+    def error(self, model: str) -> CapacityExhausted:
+        """What the client is told."""
+        return CapacityExhausted(
+            f"{model} is at capacity. Try again shortly.",
+            retry_after=max(1, math.ceil(self.retry_after_s)),
+            details={"reason": self.reason.value},
+        )
+
+
+class Slot:
+    """Room for one request. Give it back exactly once, whatever happens: `with slot: ...`.
+
+    `release` is a plain call: a cancelled task cannot be interrupted in it.
+    """
+
+    __slots__ = (
+        "_deployment", "_on_release", "_recorded", "_released", "breaker_generation",
+        "lease_epoch", "priority", "started_at", "ticket",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        deployment: DeploymentGuard,
+        priority: Priority,
+        started_at: float,
+        ticket: Ticket | None,
+        on_release: Callable[[DeploymentGuard], None],
+    ) -> None:
+        self._deployment = deployment
+        self._on_release = on_release
+        self._released = False
+        self._recorded = False
+        self.priority = priority
+        self.started_at = started_at
+        self.ticket = ticket
+        self.lease_epoch = deployment.lease.epoch
+        self.breaker_generation = deployment.breaker.generation
+
+    @property
+    def deployment(self) -> str:
+        """Id of the deployment it belongs to."""
+        return self._deployment.id
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the lease it was admitted under has ended since: others may hold its place."""
+        return self.lease_epoch != self._deployment.lease.epoch
+
+    def first_token(self) -> None:
+        """The first token arrived."""
+        self._deployment.first_token_arrived(self)
+
+    def record(self, outcome: Outcome) -> None:
+        """How the attempt ended; only the first call counts."""
+        if not self._recorded:
+            self._recorded = True
+            self._deployment.attempt_ended(self, outcome)
+
+    def release(self) -> None:
+        """Give the slot back; further calls do nothing."""
+        if self._released:
+            return
+        self.record(Outcome.NEUTRAL)
+        self._released = True
+        self._deployment.give_back(self)
+        self._on_release(self._deployment)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()

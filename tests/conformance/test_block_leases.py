@@ -1,0 +1,160 @@
+"""Blocks of slots: what every store must do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prime_inference.ports.coordination import Coordination
+from tests.conformance.asks import block, granted
+from tests.conformance.conftest import MakeStore
+
+
+async def test_a_single_replica_gets_what_it_wants_up_to_the_capacity(store: Coordination) -> None:
+    assert await granted(store, block("a", 5)) == 5
+    assert await granted(store, block("a", 50)) == 8
+
+
+async def test_a_second_replica_gets_nothing_that_the_first_still_has(store: Coordination) -> None:
+    await granted(store, block("a", 8))
+    assert await granted(store, block("b", 8)) == 0
+
+
+async def test_a_cut_block_is_free_only_when_its_holder_says_that_it_knows(
+    store: Coordination,
+) -> None:
+    await granted(store, block("a", 8))
+    await granted(store, block("b", 8))
+    assert await granted(store, block("a", 8, has=8)) == 4  # this answer may be lost
+    assert await granted(store, block("b", 8)) == 0
+    assert await granted(store, block("a", 8, has=4)) == 4
+    assert await granted(store, block("b", 8)) == 4
+
+
+async def test_requests_in_flight_are_counted_beyond_the_block(store: Coordination) -> None:
+    await granted(store, block("a", 8))
+    await granted(store, block("b", 8))
+    await granted(store, block("a", 8, has=4, in_flight=7))
+    assert await granted(store, block("b", 8)) == 1
+
+
+async def test_an_old_ask_that_arrives_late_changes_nothing(store: Coordination) -> None:
+    await granted(store, block("a", 8, sequence=10_000_001))
+    late = block("a", 1, sequence=10_000_000)
+    assert await granted(store, late) == 8
+    assert await granted(store, block("b", 8)) == 0
+
+
+async def test_the_same_ask_twice_gives_the_same_grant(store: Coordination) -> None:
+    ask = block("a", 3)
+    first = await store.lease_blocks([ask])
+    assert await store.lease_blocks([ask]) == first
+
+
+async def test_a_renewed_lease_keeps_its_epoch_and_a_new_one_gets_a_higher(
+    store: Coordination,
+) -> None:
+    (first,) = await store.lease_blocks([block("a", 3)])
+    (renewed,) = await store.lease_blocks([block("a", 3, has=3)])
+    (other,) = await store.lease_blocks([block("b", 3)])
+    assert renewed.epoch == first.epoch
+    assert other.epoch > first.epoch
+
+
+async def test_a_lease_that_is_not_renewed_ends_and_is_never_revived(store: Coordination) -> None:
+    (before,) = await store.lease_blocks([block("a", 8, ttl_s=0.05)])
+    assert await granted(store, block("b", 8)) == 0
+    await asyncio.sleep(0.1)
+    assert await granted(store, block("b", 8)) == 8
+    (after,) = await store.lease_blocks([block("a", 8, has=0)])
+    assert after.epoch > before.epoch
+    assert after.granted == 0
+
+
+async def test_a_returned_block_is_free_at_once(store: Coordination) -> None:
+    await granted(store, block("a", 8))
+    await store.return_blocks("a", ["d", "unknown"])
+    assert await granted(store, block("b", 8)) == 8
+
+
+async def test_a_holder_can_return_only_its_own_block(store: Coordination) -> None:
+    await granted(store, block("a", 8))
+    await store.return_blocks("b", ["d"])
+    assert await granted(store, block("b", 8)) == 0
+
+
+async def test_interactive_wants_are_served_before_batch(store: Coordination) -> None:
+    await granted(store, block("a", 0, batch=8))
+    await granted(store, block("b", 5))
+    (cut,) = await store.lease_blocks([block("a", 0, batch=8, has=6)])
+    assert (cut.granted, cut.batch) == (3, 3)
+
+
+async def test_batch_gets_at_most_four_fifths(store: Coordination) -> None:
+    (grant,) = await store.lease_blocks([block("a", 0, batch=100, capacity=10)])
+    assert (grant.granted, grant.batch) == (8, 8)
+
+
+async def test_batch_gets_the_only_slot_if_nobody_else_wants_it(store: Coordination) -> None:
+    (grant,) = await store.lease_blocks([block("a", 0, batch=5, capacity=1)])
+    assert (grant.granted, grant.batch) == (1, 1)
+
+
+async def test_what_is_granted_for_batch_is_cut_before_what_is_for_interactive(
+    store: Coordination,
+) -> None:
+    await granted(store, block("a", 6))
+    (grant,) = await store.lease_blocks([block("b", 1, batch=4)])
+    assert (grant.granted, grant.batch) == (2, 1)
+
+
+async def test_the_smaller_capacity_counts_while_replicas_disagree(store: Coordination) -> None:
+    await granted(store, block("a", 2, capacity=4))
+    assert await granted(store, block("b", 8, capacity=8)) == 2
+
+
+async def test_every_holder_is_counted(store: Coordination) -> None:
+    for expected, holder in enumerate("abc", start=1):
+        (grant,) = await store.lease_blocks([block(holder, 1)])
+        assert grant.holders == expected
+
+
+async def test_pools_do_not_see_each_other(store: Coordination) -> None:
+    asks = [block("a", 8, pool="one"), block("b", 8, pool="two{}%")]
+    assert [grant.granted for grant in await store.lease_blocks(asks)] == [8, 8]
+
+
+async def test_a_store_that_has_just_started_grants_what_replicas_say_they_have(
+    empty_store: MakeStore,
+) -> None:
+    store = await empty_store(60)
+    (grant,) = await store.lease_blocks([block("a", 8, has=6, in_flight=5)])
+    assert (grant.granted, grant.learning) == (6, True)
+
+
+async def test_newcomers_to_an_empty_store_get_a_quarter_together(empty_store: MakeStore) -> None:
+    store = await empty_store(60)
+    assert await granted(store, block("new", 8)) == 2
+    assert await granted(store, block("newer", 8)) == 0
+    assert await granted(store, block("old", 8, has=6)) == 6
+
+
+async def test_claims_beyond_the_capacity_are_cut(empty_store: MakeStore) -> None:
+    store = await empty_store(60)
+    assert await granted(store, block("a", 8, has=6)) == 6
+    assert await granted(store, block("b", 8, has=6)) == 2
+
+
+async def test_learning_ends(empty_store: MakeStore) -> None:
+    store = await empty_store(0.1)
+    assert await granted(store, block("a", 8)) == 2
+    await asyncio.sleep(0.15)
+    assert await granted(store, block("a", 8, has=2)) == 8
+
+
+async def test_a_pool_whose_leases_have_all_ended_does_not_learn_again(
+    empty_store: MakeStore,
+) -> None:
+    store = await empty_store(0.05)
+    await granted(store, block("a", 8, ttl_s=0.05))
+    await asyncio.sleep(0.1)
+    assert await granted(store, block("b", 8)) == 8

@@ -1,0 +1,667 @@
+"""The façade: what the gateway can rely on."""
+
+from __future__ import annotations
+
+import pytest
+
+from prime_inference.domain.errors import CapacityExhausted
+from prime_inference.ports.coordination import BreakerRecord, BreakerState, Cause, ProbeAsk
+from prime_inference.reliability.commands import LeaseBlocks
+from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
+from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
+from prime_inference.reliability.waiting import Waiter
+from tests.reliability.fleet import Fleet, admit, attempt, deployment, fail
+
+
+def _busy(fleet: Fleet, name: str, slots: int = 4) -> list[Slot]:
+    """Fill a deployment, giving the replica time to lease it."""
+    taken: list[Slot] = []
+    for _ in range(50):
+        slot = fleet.guard.admit(name)
+        if isinstance(slot, Slot):
+            taken.append(slot)
+        if len(taken) == slots:
+            return taken
+        fleet.advance(0.2)
+    raise AssertionError("the deployment cannot be filled")
+
+
+# --- admission ---
+
+
+def test_a_slot_is_taken_without_asking_the_store() -> None:
+    fleet = Fleet(deployment("a"))
+    fleet.calls.clear()
+    with admit(fleet.guard, "a"):
+        pass
+    assert fleet.calls == []
+
+
+def test_every_slot_can_be_used_and_not_one_more() -> None:
+    fleet = Fleet(deployment("a", slots=4))
+    _busy(fleet, "a", 4)
+    refusal = fleet.guard.admit("a")
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.FULL
+
+
+def test_two_replicas_share_the_slots_of_a_deployment() -> None:
+    fleet = Fleet(deployment("a", slots=4), replicas=2)
+    running: list[Slot] = []
+    for _ in range(100):  # requests of a second each, more than there are slots
+        for guard in fleet.guards:
+            for _ in range(4):
+                slot = guard.admit("a")
+                if isinstance(slot, Slot):
+                    running.append(slot)
+        assert sum(guard.status()[0].in_flight for guard in fleet.guards) <= 4
+        fleet.advance(1)
+        for slot in running:
+            slot.release()
+        running.clear()
+    assert [guard.status()[0].leased for guard in fleet.guards] == [2, 2]
+
+
+def test_a_slot_can_be_given_back_only_once() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    one, _ = _busy(fleet, "a", 2)
+    one.release()
+    one.release()
+    assert fleet.guard.status()[0].in_flight == 1
+
+
+def test_a_slot_is_given_back_when_the_request_is_cancelled() -> None:
+    fleet = Fleet(deployment("a"))
+    with pytest.raises(KeyboardInterrupt), admit(fleet.guard, "a"):
+        raise KeyboardInterrupt
+    status = fleet.guard.status()[0]
+    assert (status.in_flight, status.failed) == (0, 0)
+
+
+def test_batch_requests_leave_room_for_interactive_ones() -> None:
+    fleet = Fleet(deployment("a", slots=5))
+    for _ in range(40):
+        fleet.guard.admit("a", Priority.BATCH)
+        fleet.advance(0.25)
+    assert fleet.guard.status()[0].batch_in_flight == 4
+    admit(fleet.guard, "a", Priority.INTERACTIVE)
+
+
+def test_interactive_requests_may_take_every_slot() -> None:
+    fleet = Fleet(deployment("a", slots=5))
+    _busy(fleet, "a", 5)
+    assert isinstance(fleet.guard.admit("a", Priority.BATCH), Refusal)
+
+
+def test_a_refusal_tells_when_a_slot_is_expected() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    for slot in _busy(fleet, "a", 2):
+        fleet.clock.now += 10  # the first is held for 10 s, the second for 20 s
+        fleet.settle()
+        slot.release()
+    _busy(fleet, "a", 2)
+    refusal = fleet.guard.admit("a")
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(11 / 2, rel=0.2)  # a mean of 11 s, on two slots
+    error = refusal.error("m")
+    assert isinstance(error, CapacityExhausted)
+    assert error.retry_after in (5, 6, 7)
+
+
+def test_an_unknown_deployment_is_gone() -> None:
+    fleet = Fleet(deployment("a"))
+    refusal = fleet.guard.admit("nowhere")
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.GONE
+
+
+def test_a_dead_replicas_slots_come_back_within_the_lease_time() -> None:
+    fleet = Fleet(deployment("a", slots=4), replicas=2)
+    dead, alive = fleet.guards
+    for _ in range(20):  # the first one takes all there is
+        dead.admit("a")
+        fleet.advance(0.25)
+    assert dead.status()[0].in_flight == 3  # the other one keeps one slot warm
+    fleet.guards = [alive]
+    began = fleet.clock.now
+    while alive.status()[0].in_flight < 4:
+        alive.admit("a")
+        fleet.advance(0.1)
+        assert fleet.clock.now - began < 11.2, "longer than the lease and one contended ask"
+
+
+def test_a_slot_knows_that_its_lease_has_ended_in_between() -> None:
+    fleet = Fleet(deployment("a"))
+    slot = admit(fleet.guard, "a")
+    assert not slot.fenced
+    fleet.clock.now += 30  # frozen for three lease times
+    fleet.settle()
+    assert slot.fenced
+
+
+def test_the_store_is_asked_little() -> None:
+    fleet = Fleet(deployment("a", slots=8), deployment("b", slots=8))
+    fleet.advance(5)
+    fleet.calls.clear()
+    for _ in range(1000):
+        for name in "ab":
+            with admit(fleet.guard, name):
+                fleet.advance(0.005, step=0.005)
+    leases = sum(isinstance(call, LeaseBlocks) for call in fleet.calls)
+    assert leases <= 20  # for 2,000 requests in 10 s: both deployments are asked for together
+
+
+# --- the store is away ---
+
+
+def test_without_the_store_requests_go_on() -> None:
+    fleet = Fleet(deployment("a", slots=4), replicas=2)
+    fleet.advance(4)
+    fleet.store_up = False
+    fleet.advance(30)
+    assert fleet.guard.degraded
+    admit(fleet.guard, "a")
+    admit(fleet.guard, "a")
+    assert isinstance(fleet.guard.admit("a"), Refusal)  # half of the slots: there are two replicas
+    fleet.store_up = True
+    fleet.advance(2)
+    assert not fleet.guard.degraded
+
+
+def test_a_replica_that_starts_without_the_store_serves() -> None:
+    fleet = Fleet()
+    fleet.store_up = False
+    fleet.guard.configure([deployment("a", slots=9)])
+    fleet.settle()
+    for _ in range(3):
+        admit(fleet.guard, "a")
+    assert isinstance(fleet.guard.admit("a"), Refusal)
+
+
+def test_without_the_store_breakers_open_and_close_alone() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fleet.store_up = False
+    fleet.advance(2)
+    fail(fleet.guard, "a")
+    assert fleet.guard.candidates("m") == ["b"]
+    fleet.advance(6)
+    for _ in range(2):  # two probes
+        assert fleet.guard.candidates("m")[0] == "a"
+        attempt(fleet.guard, "a", Outcome.ANSWERED)
+        fleet.advance(0.5)
+    assert fleet.guard.status()[0].breaker is BreakerState.CLOSED
+
+
+# --- breakers ---
+
+
+def test_a_failing_deployment_is_not_offered_any_more_on_any_replica() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"), replicas=3)
+    fail(fleet.guard, "a")
+    assert fleet.guard.candidates("m") == ["b"]  # at once, before the store knows
+    fleet.settle()
+    fleet.advance(0.2)
+    for guard in fleet.guards:
+        assert guard.candidates("m") == ["b"]
+
+
+def test_the_last_deployment_of_a_model_is_always_offered() -> None:
+    fleet = Fleet(deployment("a"))
+    fail(fleet.guard, "a", times=20)
+    fleet.settle()
+    assert fleet.guard.candidates("m") == ["a"]
+    assert fleet.guard.is_ejected("a")
+
+
+def test_if_all_are_ejected_all_are_offered_the_soonest_due_first() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fail(fleet.guard, "b")
+    fleet.advance(2)
+    fail(fleet.guard, "a")
+    assert fleet.guard.candidates("m") == ["b", "a"]
+
+
+def test_a_poisoned_store_cannot_eject_everything() -> None:
+    fleet = Fleet(*(deployment(name) for name in "abcd"))
+    for epoch, name in enumerate("abcd", start=1):
+        fleet.guard.follow(
+            BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=1e9, cause=Cause.CONSECUTIVE)
+        )
+    assert sorted(fleet.guard.candidates("m")) == list("abcd")
+
+
+def test_statistics_of_two_replicas_do_not_eject_more_than_half() -> None:
+    fleet = Fleet(*(deployment(name) for name in "abcd"))
+    for epoch, name in enumerate("abc", start=1):  # each by another replica, at the same time
+        fleet.guard.follow(
+            BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=9, cause=Cause.RATE)
+        )
+    offered = fleet.guard.candidates("m")
+    assert len(offered) == 2
+    assert "d" in offered
+
+
+def test_a_rate_alone_does_not_open_a_second_of_two() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    for name in "ab":
+        for _ in range(30):
+            attempt(fleet.guard, name, Outcome.ANSWERED)
+            attempt(fleet.guard, name, Outcome.FAILED)
+    breakers = [status.breaker for status in fleet.guard.status()]
+    assert breakers == [BreakerState.OPEN, BreakerState.CLOSED]
+
+
+def test_refusals_and_clients_that_leave_open_nothing() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    for _ in range(50):
+        attempt(fleet.guard, "a", Outcome.NEUTRAL)
+    assert sorted(fleet.guard.candidates("m")) == ["a", "b"]
+
+
+def test_failures_of_attempts_from_before_the_last_closing_do_not_count() -> None:
+    fleet = Fleet(deployment("a", slots=8), deployment("b"))
+    old = _busy(fleet, "a", 6)
+    for slot in old[:5]:
+        slot.record(Outcome.FAILED)
+    for slot in old[:5]:
+        slot.release()
+    fleet.advance(6)
+    for _ in range(2):
+        attempt(fleet.guard, "a", Outcome.ANSWERED)
+        fleet.advance(0.5)
+    assert not fleet.guard.is_ejected("a")
+    late = old[5]
+    for _ in range(5):
+        late.record(Outcome.FAILED)
+    fail(fleet.guard, "a", times=4)
+    assert not fleet.guard.is_ejected("a")
+
+
+def test_an_unhealthy_deployment_is_offered_only_as_the_last() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fleet.guard.set_health("a", healthy=False)
+    assert fleet.guard.candidates("m") == ["b"]
+    fleet.guard.set_health("b", healthy=False)
+    assert len(fleet.guard.candidates("m")) == 2
+    fleet.guard.set_health("a", healthy=True)
+    assert fleet.guard.candidates("m") == ["a"]
+
+
+# --- probes ---
+
+
+def test_a_deployment_that_is_due_is_probed_by_the_next_request_and_comes_back() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fail(fleet.guard, "a")
+    fleet.advance(4)
+    assert fleet.guard.candidates("m") == ["b"]
+    fleet.advance(2)
+    for _ in range(2):
+        assert fleet.guard.candidates("m") == ["a", "b"]
+        attempt(fleet.guard, "a", Outcome.ANSWERED)
+        fleet.advance(0.3)
+    assert not fleet.guard.is_ejected("a")
+
+
+def test_only_one_request_is_the_probe() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fail(fleet.guard, "a")
+    fleet.advance(6)
+    probe = admit(fleet.guard, "a")
+    assert probe.ticket is not None
+    assert fleet.guard.candidates("m") == ["b"]
+
+
+def test_a_first_token_answers_a_probe_before_the_stream_ends() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fail(fleet.guard, "a")
+    for _ in range(2):
+        fleet.advance(6)
+        admit(fleet.guard, "a").first_token()
+        fleet.settle()
+    assert not fleet.guard.is_ejected("a")
+
+
+def test_a_failed_probe_ejects_for_longer() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fail(fleet.guard, "a")
+    fleet.advance(6)
+    attempt(fleet.guard, "a", Outcome.FAILED)
+    fleet.advance(6)
+    assert fleet.guard.candidates("m") == ["b"]
+    fleet.advance(6)
+    assert fleet.guard.candidates("m") == ["a", "b"]
+
+
+def test_probes_of_all_replicas_together_are_few() -> None:
+    fleet = Fleet(deployment("a", slots=50), deployment("b"), replicas=10)
+    fail(fleet.guard, "a")
+    fleet.settle()
+    fleet.advance(6)
+    probing = [guard for guard in fleet.guards if guard.candidates("m")[0] == "a"]
+    assert 1 <= len(probing) <= 2
+
+
+def test_a_replica_with_tickets_but_no_traffic_hands_them_on() -> None:
+    fleet = Fleet(deployment("a", slots=50), deployment("b"), replicas=4)
+    fail(fleet.guard, "a")
+    fleet.settle()
+    busy = fleet.guards[3]
+    for _ in range(200):
+        fleet.advance(0.1, step=0.1)
+        if busy.candidates("m")[0] == "a":
+            attempt(busy, "a", Outcome.ANSWERED)
+        if not busy.is_ejected("a"):
+            break
+    assert not busy.is_ejected("a")
+
+
+def test_a_prober_that_died_does_not_keep_the_breaker_open() -> None:
+    fleet = Fleet(deployment("a", slots=50), deployment("b"), replicas=3)
+    fail(fleet.guard, "a")
+    fleet.settle()
+    fleet.advance(6)
+    for guard in fleet.guards:
+        if guard.candidates("m")[0] == "a":
+            admit(guard, "a")  # and then nothing is heard of the probe
+    fleet.guards = [guard for guard in fleet.guards if guard.status()[0].in_flight == 0]
+    fleet.advance(16)
+    assert any(guard.candidates("m")[0] == "a" for guard in fleet.guards)
+
+
+def test_a_canary_probes_instead_of_requests() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"), canary=True)
+    fail(fleet.guard, "a")
+    fleet.advance(5.6)
+    assert fleet.guard.candidates("m") == ["b"]
+    for _ in range(2):
+        assert fleet.guard.probes_due() == ["a"]
+        slot = fleet.guard.probe_slot("a")
+        assert slot is not None
+        assert fleet.guard.probe_slot("a") is None
+        with slot:
+            slot.record(Outcome.ANSWERED)
+        fleet.advance(0.5)
+    assert not fleet.guard.is_ejected("a")
+
+
+def test_no_ticket_is_asked_for_without_a_slot_to_use_it_on() -> None:
+    fleet = Fleet(deployment("a", slots=2), deployment("b"))
+    slots = _busy(fleet, "a", 2)
+    fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, 10**15, remaining_s=0.5))
+    fleet.calls.clear()
+    fleet.advance(3)
+    assert not any(isinstance(call, ProbeAsk) for call in fleet.calls)
+    slots[0].release()
+    fleet.settle()
+    assert any(isinstance(call, ProbeAsk) for call in fleet.calls)
+
+
+def test_with_a_canary_and_all_ejected_requests_are_probes_too() -> None:
+    fleet = Fleet(deployment("a"), canary=True)
+    fail(fleet.guard, "a")
+    fleet.advance(6)
+    assert admit(fleet.guard, "a").ticket is not None
+
+
+# --- choosing ---
+
+
+def test_full_deployments_are_offered_last() -> None:
+    fleet = Fleet(deployment("a", slots=2), deployment("b", slots=50))
+    _busy(fleet, "a", 2)
+    assert fleet.guard.candidates("m") == ["b", "a"]
+
+
+def test_the_faster_deployment_is_offered_first_until_it_is_busier() -> None:
+    fleet = Fleet(deployment("fast", slots=10), deployment("slow", slots=10))
+    for name, seconds in (("fast", 0.1), ("slow", 0.15)):
+        for _ in range(5):
+            with admit(fleet.guard, name) as slot:
+                fleet.clock.now += seconds
+                slot.first_token()
+    fleet.advance(2)
+    assert fleet.guard.candidates("m")[0] == "fast"
+    _busy(fleet, "fast", 9)
+    assert fleet.guard.candidates("m")[0] == "slow"
+
+
+def test_slow_is_not_dead() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    for _ in range(20):
+        with admit(fleet.guard, "a") as slot:
+            fleet.clock.now += 110
+            fleet.settle()
+            slot.first_token()
+            slot.record(Outcome.ANSWERED)
+    assert fleet.guard.candidates("m") == ["b", "a"]
+
+
+def test_a_model_nobody_serves_has_no_candidates() -> None:
+    fleet = Fleet(deployment("a"))
+    assert fleet.guard.candidates("other") == []
+
+
+# --- waiting ---
+
+
+def _waiter(fleet: Fleet, got: list[Slot | Refusal], priority: Priority) -> Waiter | Refusal:
+    return fleet.guard.wait("m", priority, got.append)
+
+
+def _worn_in(fleet: Fleet, slots: int, seconds: float) -> list[Slot]:
+    """All slots taken, and known to be held for so long."""
+    for slot in _busy(fleet, "a", slots):
+        fleet.clock.now += seconds / slots
+        slot.release()
+    return _busy(fleet, "a", slots)
+
+
+def test_who_waits_gets_the_next_free_slot() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    slots = _worn_in(fleet, 2, 0.5)
+    got: list[Slot | Refusal] = []
+    assert isinstance(_waiter(fleet, got, Priority.INTERACTIVE), Waiter)
+    assert fleet.guard.waiting("m") == 1
+    slots[0].release()
+    assert isinstance(got[0], Slot)
+    assert fleet.guard.status()[0].in_flight == 2
+
+
+def test_interactive_requests_are_served_before_batch_that_came_first() -> None:
+    fleet = Fleet(deployment("a", slots=4))
+    slots = _worn_in(fleet, 4, 0.2)
+    batch: list[Slot | Refusal] = []
+    interactive: list[Slot | Refusal] = []
+    _waiter(fleet, batch, Priority.BATCH)
+    _waiter(fleet, interactive, Priority.INTERACTIVE)
+    slots[0].release()
+    assert len(interactive) == 1
+    assert batch == []
+
+
+def test_nobody_waits_when_it_does_not_pay() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    _worn_in(fleet, 2, 60)
+    got: list[Slot | Refusal] = []
+    refusal = _waiter(fleet, got, Priority.INTERACTIVE)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.NOT_WORTH_WAITING
+    assert refusal.retry_after_s > 1
+
+
+def test_the_queue_is_as_long_as_what_can_be_served_within_a_second() -> None:
+    fleet = Fleet(deployment("a", slots=4))
+    _worn_in(fleet, 4, 1.0)
+    got: list[Slot | Refusal] = []
+    joined = [_waiter(fleet, got, Priority.INTERACTIVE) for _ in range(100)]
+    waiting = sum(isinstance(each, Waiter) for each in joined)
+    assert 1 <= waiting <= 12
+
+
+def test_nobody_waits_longer_than_the_longest_wait() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    _worn_in(fleet, 2, 0.5)
+    got: list[Slot | Refusal] = []
+    _waiter(fleet, got, Priority.INTERACTIVE)
+    assert fleet.guard.next_due() <= fleet.clock.now + 1
+    fleet.advance(1.01)
+    assert isinstance(got[0], Refusal)
+    assert got[0].reason is Reason.WAITED
+
+
+def test_who_leaves_is_not_served() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    slots = _worn_in(fleet, 2, 0.5)
+    got: list[Slot | Refusal] = []
+    waiter = _waiter(fleet, got, Priority.INTERACTIVE)
+    assert isinstance(waiter, Waiter)
+    assert fleet.guard.leave("m", waiter)
+    assert not fleet.guard.leave("m", waiter)
+    slots[0].release()
+    assert got == []
+
+
+def test_a_replica_that_has_just_started_waits_for_its_first_lease() -> None:
+    fleet = Fleet()
+    fleet.guard.configure([deployment("a")])
+    got: list[Slot | Refusal] = []
+    assert isinstance(_waiter(fleet, got, Priority.INTERACTIVE), Waiter)
+    fleet.settle()
+    assert isinstance(got[0], Slot)
+
+
+# --- retries ---
+
+
+def test_an_attempt_goes_to_an_untried_deployment_while_there_is_one() -> None:
+    fleet = Fleet(*(deployment(name) for name in "abc"))
+    tries = Tries(fleet.guard, "m")
+    for left in (3, 2, 1):
+        offered = tries.candidates()
+        assert len(offered) == left
+        assert not tries.tried & set(offered)
+        tries.started(offered[0])
+    assert len(tries.candidates()) == 3
+
+
+def test_each_request_starts_afresh() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    Tries(fleet.guard, "m").started("a")
+    assert sorted(Tries(fleet.guard, "m").candidates()) == ["a", "b"]
+
+
+def test_retries_end_with_the_budget() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    allowed = sum(fleet.guard.may_retry("m", "a", moved=False) for _ in range(100))
+    assert allowed == 10
+    assert not fleet.guard.may_hedge("m")
+
+
+def test_hedges_draw_from_the_same_budget() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    assert sum(fleet.guard.may_hedge("m") for _ in range(100)) == 10
+    assert not fleet.guard.may_retry("m", "a", moved=False)
+
+
+def test_every_request_can_leave_a_dead_deployment_once_whatever_the_budget() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fail(fleet.guard, "a")
+    running = [Tries(fleet.guard, "m") for _ in range(200)]
+    for tries in running:
+        tries.started("a")
+        assert tries.may_go_on("a")
+    assert fleet.guard.may_hedge("m")  # nothing was spent
+
+
+def test_a_request_does_not_go_on_for_ever() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    tries = Tries(fleet.guard, "m")
+    attempts = 0
+    while True:
+        tries.started(tries.candidates()[0])
+        attempts += 1
+        if not tries.may_go_on("a"):
+            break
+    assert attempts == MOST_ATTEMPTS
+
+
+def test_there_is_no_hedge_before_enough_is_known() -> None:
+    fleet = Fleet(deployment("a"))
+    assert fleet.guard.hedge_after("a") is None
+    for _ in range(100):
+        with admit(fleet.guard, "a") as slot:
+            fleet.clock.now += 0.2
+            slot.first_token()
+    fleet.advance(1.1)
+    assert fleet.guard.hedge_after("a") == pytest.approx(0.2, rel=0.2)
+
+
+# --- a fleet that changes ---
+
+
+def test_a_drained_deployment_gets_no_new_requests_and_finishes_the_old() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    slot = admit(fleet.guard, "a")
+    fleet.guard.configure([deployment("b")])
+    assert fleet.guard.candidates("m") == ["b"]
+    assert isinstance(fleet.guard.admit("a"), Refusal)
+    assert fleet.guard.status()[0].draining
+    slot.release()
+    assert [status.id for status in fleet.guard.status()] == ["b"]
+
+
+def test_the_block_of_a_removed_deployment_goes_back_at_once() -> None:
+    fleet = Fleet(deployment("a"), replicas=2)
+    fleet.guard.configure([])
+    fleet.settle()
+    other = fleet.guards[1]
+    for _ in range(20):
+        other.admit("a")
+        fleet.advance(0.2)
+    assert other.status()[0].in_flight == 4
+
+
+def test_a_deployment_can_come_back_while_it_drains_and_after() -> None:
+    fleet = Fleet(deployment("a"))
+    slot = admit(fleet.guard, "a")
+    fleet.guard.configure([])
+    fleet.guard.configure([deployment("a")])
+    fleet.settle()
+    admit(fleet.guard, "a").release()
+    slot.release()
+    fleet.guard.configure([])
+    fleet.settle()
+    fleet.guard.configure([deployment("a")])
+    fleet.settle()
+    admit(fleet.guard, "a")
+
+
+def test_a_deployment_may_grow_and_shrink() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    _busy(fleet, "a", 2)
+    fleet.guard.configure([deployment("a", slots=6)])
+    _busy(fleet, "a", 4)
+    fleet.guard.configure([deployment("a", slots=3)])
+    assert isinstance(fleet.guard.admit("a"), Refusal)
+
+
+def test_a_deployment_cannot_change_its_model() -> None:
+    fleet = Fleet(deployment("a"))
+    with pytest.raises(ValueError, match="another model needs another id"):
+        fleet.guard.configure([deployment("a", model="other")])
+
+
+def test_a_replica_that_stops_gives_everything_back() -> None:
+    fleet = Fleet(deployment("a", slots=4), replicas=2)
+    leaving, staying = fleet.guards
+    for _ in range(10):
+        leaving.admit("a")
+        fleet.advance(0.2)
+    fleet._perform(leaving.farewell())
+    fleet.guards = [staying]
+    for _ in range(20):
+        staying.admit("a")
+        fleet.advance(0.2)
+    assert staying.status()[0].in_flight == 4

@@ -1,0 +1,59 @@
+"""What counts against a deployment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from prime_inference.domain.errors import (
+    CapacityExhausted,
+    ContextLengthExceeded,
+    RateLimited,
+    UpstreamCut,
+    UpstreamFailure,
+    UpstreamMalformed,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
+from prime_inference.reliability.outcome import Outcome, outcome_of
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UpstreamFailure("500"),
+        UpstreamUnreachable("reset"),
+        UpstreamMalformed("garbage"),
+        UpstreamCut("no finish reason"),
+        UpstreamTimeout("slow", clock="first_token"),
+    ],
+)
+def test_5xx_timeouts_resets_garbage_and_cuts_are_failures(error: UpstreamFailure) -> None:
+    assert outcome_of(error) is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UpstreamRefused("400"),
+        ContextLengthExceeded("too long"),
+        CapacityExhausted("our own refusal, or the upstream's 429"),
+        RateLimited("our own"),
+        asyncio.CancelledError(),
+    ],
+)
+def test_4xx_our_own_refusals_and_clients_that_left_are_nobodys_failure(
+    error: BaseException,
+) -> None:
+    assert outcome_of(error) is Outcome.NEUTRAL
+
+
+def test_a_503_is_a_failure_even_if_the_client_hears_of_capacity() -> None:
+    assert outcome_of(CapacityExhausted("busy"), status=503) is Outcome.FAILED
+    assert outcome_of(CapacityExhausted("busy"), status=429) is Outcome.NEUTRAL
+
+
+def test_a_whole_answer_is_an_answer() -> None:
+    assert outcome_of(None) is Outcome.ANSWERED

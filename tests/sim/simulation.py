@@ -1,0 +1,358 @@
+"""One simulation: a fleet, its traffic, its misfortunes, and an end that must be peaceful."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prime_inference.domain.models import Deployment
+from prime_inference.ports.coordination import BreakerState
+from prime_inference.reliability.settings import BreakerSettings, Settings
+from prime_inference.reliability.slots import Priority
+from tests.sim.engine import Engine, Mood
+from tests.sim.invariants import Broken, Invariants
+from tests.sim.network import Network, Weather
+from tests.sim.replica import Replica
+from tests.sim.store import STORE, SimStore
+from tests.sim.traffic import Books, Request, canary
+from tests.sim.world import DriftingClock, World
+
+TROUBLE_FROM_S = 4.0
+TROUBLE_UNTIL_S = 24.0
+LONGEST_TROUBLE_S = 14.0
+PEACE_S = 50.0  # open time 30 + ticket 15 + a lease: after that nothing may be left of any trouble
+CALM_S = 5.0  # a lease is renewed, a breaker is read
+PEACEFUL_PER_SECOND = 2.0
+DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What clients do."""
+
+    per_second: float
+    mean_s: float  # of an answer
+    batch: float  # share of batch requests
+    leaving: float  # share of clients that leave before the end
+
+
+class Simulation:
+    """Everything follows from the seed."""
+
+    def __init__(self, seed: int) -> None:
+        world = self.world = World(seed)
+        random = world.random
+        self.log: list[str] = []
+        self.books = Books()
+        weather = Weather(loss=random.choice([0, 0, 0.01, 0.1]), slow=random.choice([0, 0, 0.05]))
+        self.network = Network(world, weather)
+        self.store = SimStore(world, self.network, self._clock())
+        self.settings = Settings(
+            breaker=BreakerSettings(poll_s=random.choice([0.15, 1.0, 1.0])),
+        )
+        self.fleet = self._make_fleet()
+        self.engines = {spec.id: Engine(spec) for spec in self.fleet}
+        self.invariants = Invariants(
+            self.store,
+            self.books,
+            {spec.id: spec.slots for spec in self.fleet},
+            self.settings.breaker.tickets,
+        )
+        send = canary(world, self.network, self.engines, self.books)
+        self._canary = send if random.random() < 0.5 else None
+        self._names = itertools.count(1)
+        self.replicas: list[Replica] = []
+        self._busy = [False] * random.randint(1, 4)  # places of replicas that are in trouble
+        for _ in self._busy:
+            self.replicas.append(self._start_replica())
+        self.traffic = Traffic(
+            per_second=random.choice([0.5, 3, 9]),
+            mean_s=random.choice([0.2, 1, 4]),
+            batch=random.choice([0, 0.3]),
+            leaving=random.choice([0, 0.05]),
+        )
+        self._peace = False
+
+    def run(self) -> None:
+        """Raises AssertionError, with the moment in its notes."""
+        world = self.world
+        for place in range(len(self.replicas)):
+            self._schedule_request(place)
+        for _ in range(world.random.randint(2, 8)):
+            when = world.random.uniform(TROUBLE_FROM_S, TROUBLE_UNTIL_S)
+            world.at(when, world.random.choice(self._troubles()))
+        try:
+            world.run_until(TROUBLE_UNTIL_S + LONGEST_TROUBLE_S)
+            self._make_peace()
+            world.run_until(world.now + PEACE_S)
+            self.network.weather = Weather()  # a lost answer in this second is no damage that lasts
+            world.run_until(world.now + CALM_S)
+            self._check_peace()
+            self._check_capacity()
+            self._check_ends()
+        except AssertionError as error:
+            error.add_note(f"at {world.now:.4f} s of simulated time; what had happened:")
+            error.add_note("\n".join(self.log))
+            raise
+
+    # --- the cast ---
+
+    def _clock(self) -> DriftingClock:
+        random = self.world.random
+        return DriftingClock(
+            self.world, 1 + random.uniform(-DRIFT, DRIFT), random.uniform(100, 1e6)
+        )
+
+    def _make_fleet(self) -> list[Deployment]:
+        random = self.world.random
+        return [
+            Deployment(
+                id=f"{model}-{number}",
+                model=model,
+                datacenter=f"dc{number % 2}",
+                base_url="http://127.0.0.1:1/v1",
+                engine="openai",
+                slots=random.choice([1, 2, 5, 12]),
+                upstream_model=model,
+            )
+            for model, count in (("m", random.randint(1, 4)), ("n", random.randint(0, 1)))
+            for number in range(count)
+        ]
+
+    def _start_replica(self) -> Replica:
+        replica = Replica(
+            f"r{next(self._names)}",
+            self.world,
+            self.network,
+            self.store,
+            self._clock(),
+            self.settings,
+            self.fleet,
+            canary=self._canary,
+        )
+        self.invariants.replicas[replica.name] = replica
+        return replica
+
+    # --- traffic ---
+
+    def _schedule_request(self, place: int) -> None:
+        rate = self.traffic.per_second
+        if self._peace:  # enough to be probes; there is nothing more to find
+            rate = min(rate, PEACEFUL_PER_SECOND)
+        self.world.after(self.world.random.expovariate(rate), self._request, place)
+
+    def _request(self, place: int) -> None:
+        if self._peace and self.world.now > TROUBLE_UNTIL_S + LONGEST_TROUBLE_S + PEACE_S - 10:
+            return
+        self._schedule_request(place)
+        replica = self.replicas[place]
+        replica.do(self._begin, replica)
+
+    def _begin(self, replica: Replica) -> None:
+        random = self.world.random
+        model = random.choice(self.fleet).model
+        self.invariants.offered(replica, model, replica.guard.candidates(model))
+        priority = Priority.BATCH if random.random() < self.traffic.batch else Priority.INTERACTIVE
+        request = Request(
+            self.world, self.network, self.engines, self.books, replica, model, priority,
+            self.traffic.mean_s,
+        )  # fmt: skip
+        request.go()
+        if random.random() < self.traffic.leaving:
+            self.world.after(random.uniform(0, 2), replica.do, request.leave)
+
+    # --- troubles ---
+
+    def _troubles(self) -> list[Callable[[], None]]:
+        return [
+            self._crash, self._crash, self._restart_properly, self._pause, self._pause,
+            self._cut_from_store, self._cut_from_store, self._cut_from_engine, self._freeze_store,
+            self._empty_store, self._step_store_back, self._step_store_forward,
+            self._upset_engine, self._upset_engine, self._upset_engine, self._drain,
+        ]  # fmt: skip
+
+    def _say(self, what: str) -> None:
+        self.log.append(f"{self.world.now:9.4f}  {what}")
+
+    def _length(self) -> float:
+        return self.world.random.choice([0.1, 1, 4, LONGEST_TROUBLE_S]) * self.world.random.random()
+
+    def _replica_without_trouble(self) -> int | None:
+        places = [place for place, busy in enumerate(self._busy) if not busy]
+        return self.world.random.choice(places) if places else None
+
+    def _with_replica(self, what: str, begin: Callable[[Replica], Callable[[int], None]]) -> None:
+        place = self._replica_without_trouble()
+        if place is None:
+            return
+        replica = self.replicas[place]
+        seconds = self._length()
+        self._say(f"{what} {replica.name} for {seconds:.3f} s")
+        self._busy[place] = True
+        end = begin(replica)
+
+        def over() -> None:
+            self._busy[place] = False
+            end(place)
+
+        self.world.after(seconds, over)
+
+    def _crash(self) -> None:
+        def begin(replica: Replica) -> Callable[[int], None]:
+            self._kill(replica)
+            return self._replace
+
+        self._with_replica("kill -9", begin)
+
+    def _restart_properly(self) -> None:
+        def begin(replica: Replica) -> Callable[[int], None]:
+            self._kill(replica, properly=True)
+            return self._replace
+
+        self._with_replica("stop", begin)
+
+    def _kill(self, replica: Replica, *, properly: bool = False) -> None:
+        requests = [r for r in self.books.unfinished if r.replica is replica]
+        if properly:
+            for request in requests:
+                request.leave()
+            replica.stop_properly()
+        else:
+            replica.crash()
+            for request in requests:
+                request.vanish()
+        for attempts in [*self.books.open.values(), *self.books.probes.values()]:
+            attempts.difference_update([a for a in attempts if a.replica is replica])
+
+    def _replace(self, place: int) -> None:
+        self.replicas[place] = self._start_replica()
+        self._say(f"start {self.replicas[place].name}")
+
+    def _pause(self) -> None:
+        def begin(replica: Replica) -> Callable[[int], None]:
+            replica.pause()
+            return lambda place: replica.resume()
+
+        self._with_replica("freeze", begin)
+
+    def _cut_from_store(self) -> None:
+        def begin(replica: Replica) -> Callable[[int], None]:
+            self.network.cut(replica.name, STORE)
+            return lambda place: self.network.heal(replica.name, STORE)
+
+        self._with_replica("cut from the store:", begin)
+
+    def _cut_from_engine(self) -> None:
+        engine = self.world.random.choice(self.fleet).id
+
+        def begin(replica: Replica) -> Callable[[int], None]:
+            self.network.cut(replica.name, engine)
+            return lambda place: self.network.heal(replica.name, engine)
+
+        self._with_replica(f"cut from {engine}:", begin)
+
+    def _freeze_store(self) -> None:
+        seconds = self._length()
+        self._say(f"freeze the store for {seconds:.3f} s")
+        self.store.freeze()
+        self.world.after(seconds, self.store.thaw)
+
+    def _empty_store(self) -> None:
+        seconds = self._length()
+        self._say(f"kill the store, start it empty after {seconds:.3f} s")
+        self.store.stop()
+        self.world.after(seconds, self.store.start_empty)
+
+    def _step_store_back(self) -> None:
+        seconds = self.world.random.choice([0.01, 1, 100])
+        self._say(f"set the store's clock back by {seconds} s")
+        self.store.clock.step(-seconds)
+
+    def _step_store_forward(self) -> None:
+        seconds = self.world.random.choice([0.01, 1, 30])
+        self._say(f"set the store's clock forward by {seconds} s")
+        self.store.clock.step(seconds)
+        self.invariants.store_lost_time = True
+
+    def _upset_engine(self) -> None:
+        engine = self.engines[self.world.random.choice(self.fleet).id]
+        mood = self.world.random.choice([mood for mood in Mood if mood is not Mood.WELL])
+        seconds = self._length()
+        self._say(f"{engine.spec.id} is {mood.name} for {seconds:.3f} s")
+        engine.mood = mood
+        self.world.after(seconds, self._calm, engine)
+
+    @staticmethod
+    def _calm(engine: Engine) -> None:
+        engine.mood = Mood.WELL
+
+    def _drain(self) -> None:
+        """Take a deployment out on all replicas, and put it back."""
+        gone = self.world.random.choice(self.fleet)
+        seconds = self._length()
+        self._say(f"drain {gone.id} for {seconds:.3f} s")
+        rest = [spec for spec in self.fleet if spec is not gone]
+        self._configure(rest)
+        self.world.after(seconds, self._configure, self.fleet)
+
+    def _configure(self, fleet: list[Deployment]) -> None:
+        for replica in self.replicas:
+            delay = self.world.random.uniform(0, 1)  # a file is not read everywhere at once
+            self.world.after(delay, replica.do, replica.guard.configure, fleet)
+
+    # --- the end ---
+
+    def _make_peace(self) -> None:
+        self._say("peace")
+        self._peace = True
+        self._configure(self.fleet)
+
+    def _check_peace(self) -> None:
+        for replica in self.replicas:
+            if replica.guard.degraded:
+                raise Broken(f"{replica.name} is still degraded")
+            for status in replica.guard.status():
+                if status.breaker is not BreakerState.CLOSED and self._has_traffic:
+                    raise Broken(f"the breaker of {status.id} is stuck on {replica.name}")
+
+    @property
+    def _has_traffic(self) -> bool:
+        """Probes are sent: by canaries, or by requests."""
+        return self._canary is not None or self.traffic.per_second > 1
+
+    def _check_capacity(self) -> None:
+        """All replicas want everything: within a lease's time every slot is leased to somebody.
+
+        Not at every moment: with fewer slots than replicas, slots go round.
+        """
+        never_all_leased = {spec.id: spec for spec in self.fleet}
+        for _ in range(10):
+            for replica in self.replicas:
+                for spec in self.fleet:
+                    lease = replica.guard._deployments[spec.id].lease
+                    for _ in range(spec.slots):
+                        lease.refused(0, 0, for_batch=False, now=replica.clock())
+                replica.guard.wake()
+            self.world.run_until(self.world.now + 1.0)
+            for spec in list(never_all_leased.values()):
+                if sum(held for _, held in self.store.leases(spec.id).values()) == spec.slots:
+                    del never_all_leased[spec.id]
+        if never_all_leased:
+            raise Broken(f"not all slots were leased: {', '.join(never_all_leased)}")
+
+    def _check_ends(self) -> None:
+        deadline = self.world.now + 120
+        while self.books.unfinished and self.world.now < deadline:
+            self.world.run_until(self.world.now + 5)
+        if self.books.unfinished:
+            raise Broken(f"{len(self.books.unfinished)} requests have not ended")
+        if self.books.begun != self.books.ends.total():
+            raise Broken(f"{self.books.begun} requests, {self.books.ends.total()} ends")
+        for name, attempts in self.books.open.items():
+            if attempts:
+                raise Broken(f"{len(attempts)} slots of {name} were never given back")
+        for replica in self.replicas:
+            for status in replica.guard.status():
+                if status.in_flight:
+                    raise Broken(f"{replica.name} counts {status.in_flight} on {status.id}")
