@@ -12,7 +12,7 @@ from prime_inference.gateway.clocks import ClockLimits
 from .conftest import StartGateway
 from .running import MESSAGES
 
-LONG = {name: 5.0 for name in ("connect", "first_token", "idle", "tail", "whole", "total")}
+LONG = dict.fromkeys(("connect", "first_token", "idle", "tail", "whole", "total"), 5.0)
 
 
 def only(**short: float) -> ClockLimits:
