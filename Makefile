@@ -54,7 +54,7 @@ serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engin
 	@touch $@
 
 test: $(VENV)/dev .envs/prime-cli/ready  ## every test that needs no GPU
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 .envs/kv/ready: requirements/kv-torch.txt
 	@echo "setting up .envs/kv with torch and Triton ..."
@@ -106,7 +106,7 @@ bench-tools:
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends wrk nginx-light >/dev/null; \
 	else echo "without wrk and nginx: a slower generator and upstream take their place, and nginx's rows are left out"; fi
 
-bench-gateway: $(VENV)/bench bench-tools $(PEERS:%=.envs/%/ready)  ## the gateway beside its peers (20 minutes): make bench-gateway BENCH="--only litellm"
+bench-gateway: $(VENV)/bench bench-tools $(PEERS:%=.envs/%/ready)  ## the gateway beside its peers (half an hour): make bench-gateway BENCH="--only litellm"
 	$(BIN)/python -m prime_inference.bench.gateway $(BENCH)
 
 bench-gateway-quick: $(VENV)/bench bench-tools  ## the same in three minutes, with the peers installed already

@@ -127,6 +127,19 @@ def test_a_machine_that_was_not_quiet_is_told(results: Results):
     assert "40% in the worst" in report.markdown(results)
 
 
+def test_numbers_of_a_machine_that_others_use_are_called_useless(results: Results):
+    results.whole = [
+        msgspec.structs.replace(m, cpu=CpuTime(0.1, 0.7, 1.0)) for m in results.whole * 3
+    ]
+    assert "of no use" in report.markdown(results)
+
+
+def test_a_subject_that_answers_nothing_has_no_latency_and_no_cost(results: Results):
+    results.whole.append(whole("stuck", 5, 0, 0.0))
+    assert "| stuck | - | - | - | - | 0 |" in report.markdown(results)
+    assert added_latency(results, "stuck") is None
+
+
 def test_results_survive_their_file(results: Results):
     assert msgspec.json.decode(msgspec.json.encode(results), type=Results) == results
 

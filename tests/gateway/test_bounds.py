@@ -73,6 +73,11 @@ CHAT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"tools": tools(1, parameters=[])},
         "tools[0].function.parameters",
     ),
+    "format's enum values": (
+        {"response_format": format_of({"enum": list(range(bounds.MAX_ENUM_VALUES))})},
+        {"response_format": format_of({"items": {"enum": list(range(1001))}})},
+        "response_format.json_schema.schema",
+    ),
     "format's depth": (
         {"response_format": format_of(nested(bounds.MAX_SCHEMA_DEPTH))},
         {"response_format": format_of(nested(bounds.MAX_SCHEMA_DEPTH + 1))},

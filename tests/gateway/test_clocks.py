@@ -12,7 +12,7 @@ from prime_inference.gateway.clocks import ClockLimits
 from .conftest import StartGateway
 from .running import MESSAGES
 
-LONG = {"connect": 5.0, "first_token": 5.0, "idle": 5.0, "tail": 5.0, "total": 5.0}
+LONG = dict.fromkeys(("connect", "first_token", "idle", "tail", "whole", "total"), 5.0)
 
 
 def only(**short: float) -> ClockLimits:
@@ -55,6 +55,15 @@ async def test_a_long_answer_is_no_business_of_the_first_token_and_idle_clocks(
     gateway = await start_gateway(engine, clocks=only(first_token=0.3, idle=0.3))
     engine.behave("pace-100ms.answer-8")
     assert (await gateway.stream()).done
+
+
+async def test_a_whole_answer_has_a_shorter_limit_than_a_stream(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    gateway = await start_gateway(engine, clocks=only(whole=0.3))
+    engine.behave("pace-100ms.answer-8")
+    assert (await gateway.stream()).done
+    assert (await gateway.chat()).status_code == 504
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

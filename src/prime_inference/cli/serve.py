@@ -149,6 +149,7 @@ def run_server(
 
     level = logging.WARNING if as_json else logging.INFO  # a program that reads JSON asks metrics
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log where the weights are
 
     def announce(endpoint: Endpoint) -> None:
         if as_json:

@@ -22,6 +22,7 @@ class ClockLimits:
     first_token: float = 120.0  # a cold prefill of 140K tokens takes tens of seconds
     idle: float = 60.0  # between two events of a stream
     tail: float = 2.0  # after the finish reason, for usage and `[DONE]`
+    whole: float = 600.0  # an answer that is not streamed: OpenAI's SDK gives up then
     total: float = 3600.0  # the longest answer: 128K tokens at 36 tokens/s
 
 
@@ -125,7 +126,8 @@ class AttemptClocks:
         self._limits = limits
         self._response: Response | None = None
         self._expired: UpstreamTimeout | None = None
-        self._total_at = self.at = deadlines.now() + limits.total
+        longest = limits.total if streamed else min(limits.whole, limits.total)
+        self._total_at = self.at = deadlines.now() + longest
         self._name = "total"
         if streamed:
             self._run("first_token", limits.first_token)

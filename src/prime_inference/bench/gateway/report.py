@@ -17,6 +17,7 @@ from prime_inference.bench.gateway.results import (
 )
 
 QUIET_SHARE = 0.05  # of the core under test; a kernel and its timers stay below it
+USELESS_SHARE = 0.3  # the scheduler's turns, not the subject, then decide the latencies
 NOTHING = "-"
 
 
@@ -42,15 +43,24 @@ def _head(results: Results) -> Iterable[str]:
         f" Layout: {placing}. {settings.rounds} rounds of {settings.load_seconds:g} s, subjects"
         " taking turns; numbers are medians of rounds, least and greatest in brackets."
     )
-    disturbed = disturbance(results)
-    if disturbed is not None and disturbed.greatest > QUIET_SHARE:
-        yield ""
-        yield (
-            f"**The machine was not quiet:** other processes took {disturbed.median:.0%} of the"
-            f" core under test in the middle of the measurements, {disturbed.greatest:.0%} in the"
-            " worst. Ratios and CPU times can be read; times, requests a second and numbers of"
-            " streams are those of a slower machine."
+    yield from _noise(disturbance(results))
+
+
+def _noise(disturbed: Spread | None) -> Iterable[str]:
+    if disturbed is None or disturbed.greatest <= QUIET_SHARE:
+        return
+    if disturbed.median > USELESS_SHARE:
+        advice = "These numbers are of no use."
+    else:
+        advice = (
+            "Ratios and CPU times can be read; times, requests a second and numbers of streams"
+            " are those of a slower machine."
         )
+    yield ""
+    yield (
+        f"**The machine was not quiet:** other processes took {disturbed.median:.0%} of the core"
+        f" under test in the median measurement, {disturbed.greatest:.0%} in the worst. {advice}"
+    )
 
 
 def _whole(results: Results) -> Iterable[str]:

@@ -47,7 +47,7 @@ class WholeAnswers(msgspec.Struct, frozen=True):
     @property
     def cpu_ms_per_1000(self) -> float:
         """Milliseconds of the subject's CPU time for a thousand requests."""
-        return 1e6 * self.cpu.own / max(1, self.load.requests)
+        return 1e6 * self.cpu.own / self.load.requests
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -116,9 +116,7 @@ def per_subject(
     results: Results, subject: str, connections: int, value: Callable[[WholeAnswers], float]
 ) -> Spread | None:
     """A number of whole answers at one concurrency, over the rounds."""
-    return Spread.of(
-        value(m) for m in results.whole if (m.subject, m.connections) == (subject, connections)
-    )
+    return Spread.of(value(m) for m in _at(results, subject, connections))
 
 
 def against_neighbours(
@@ -135,11 +133,13 @@ def against_neighbours(
     mine = _at(results, subject, connections)
     theirs = _at(results, other, connections)
     pairs = [(min(mine, key=lambda m: abs(m.order - o.order)), o) for o in theirs] if mine else []
-    return Spread.of(compare(m, o) for m, o in pairs if o.load.requests)
+    return Spread.of(compare(m, o) for m, o in pairs)
 
 
 def _at(results: Results, subject: str, connections: int) -> list[WholeAnswers]:
-    return [m for m in results.whole if (m.subject, m.connections) == (subject, connections)]
+    """Measurements that saw an answer; one without has no latency and no cost."""
+    found = (m for m in results.whole if (m.subject, m.connections) == (subject, connections))
+    return [m for m in found if m.load.requests]
 
 
 def speed_ratio(results: Results, subject: str, other: str, connections: int) -> Spread | None:
