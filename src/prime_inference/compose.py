@@ -9,7 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.engines.local.gguf import read_head
+from prime_inference.engines.local.memory import fitting_context, free_memory
+from prime_inference.engines.local.revision import revision
+from prime_inference.engines.local.supervisor import LocalEngine
+from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
 from prime_inference.gateway.access_log import AccessLog
 from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
@@ -27,6 +32,7 @@ from prime_inference.gateway.control import ControlListener
 from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
+from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import Origin
@@ -38,20 +44,24 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 30.0  # Kubernetes' default grace period
 KEEP_ALIVE_SECONDS = 15.0  # load balancers close connections that are silent for 60 s
 
+DEFAULT_MODEL_ID = "huggingfacetb/smollm2-135m-instruct"
+
 ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
     "vllm": frozenset({
-        "frequency_penalty", "logit_bias", "logprobs", "min_p", "n", "parallel_tool_calls",
-        "presence_penalty", "reasoning_effort", "repetition_penalty", "response_format", "seed",
-        "stop", "temperature", "tool_choice", "tools", "top_k", "top_logprobs", "top_p",
+        "dimensions", "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
+        "n", "parallel_tool_calls", "presence_penalty", "reasoning_effort", "repetition_penalty",
+        "response_format", "seed", "stop", "temperature", "tool_choice", "tools", "top_k",
+        "top_logprobs", "top_p",
     }),
     "openai": frozenset({
-        "frequency_penalty", "logit_bias", "logprobs", "n", "parallel_tool_calls",
-        "presence_penalty", "reasoning_effort", "response_format", "seed", "stop", "temperature",
-        "tool_choice", "tools", "top_logprobs", "top_p",
+        "dimensions", "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "n",
+        "parallel_tool_calls", "presence_penalty", "reasoning_effort", "response_format", "seed",
+        "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
-        "frequency_penalty", "logit_bias", "logprobs", "min_p", "presence_penalty",
-        "response_format", "seed", "stop", "temperature", "top_k", "top_logprobs", "top_p",
+        "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
+        "presence_penalty", "response_format", "seed", "stop", "temperature", "top_k",
+        "top_logprobs", "top_p",
     }),
 }  # fmt: skip
 """Parameters that each kind of engine honours; everything else is refused by name."""
@@ -66,6 +76,7 @@ class ListenOptions:
     port: int = 8000
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    clocks: ClockLimits = field(default_factory=ClockLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ class ServeOptions:
     control_port: int = 8001
     model_file: Path | None = None  # a GGUF file; None: the default model, fetched once
     model_id: str | None = None  # what clients name it; None: derived from the file's name
-    slots: int = 4  # sequences the engine decodes at a time
+    slots: int = 2  # answers written at a time; each reserves the memory of a whole context
     context_tokens: int | None = None  # context window; None: what the model was trained with
 
 
@@ -154,20 +165,21 @@ async def listening(
     signal to stop and then drains. Raises StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
+    loop = asyncio.get_running_loop()
     metrics = Metrics()
-    upstreams = Upstreams(catalog)
+    upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
+    settlement = Settlement([metrics, upstreams, access_log])
     inference = Inference(
         catalog,
         upstreams,
-        metrics,
-        [access_log],
-        clocks=ClockLimits(),
+        settlement,
+        clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
     )
-    loop = asyncio.get_running_loop()
+    metrics.in_flight.set_function(lambda: inference.in_flight)
     app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
-    control = ControlListener(metrics, not_ready)
+    control = ControlListener(metrics, settlement, not_ready)
     public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
@@ -201,6 +213,7 @@ async def listening(
         await public_server.close()
         await control_server.close()
         upstreams.close()
+        settlement.flush()
         access_log.close()
 
 
@@ -246,6 +259,76 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def serve(options: ServeOptions, announce: Announce) -> None:
-    """Run gateway and local engine until SIGINT or SIGTERM; a second SIGINT stops at once."""
-    raise SystemExit("not wired yet")
+async def serve(
+    options: ServeOptions, announce: Announce, progress: Progress = lambda done, total: None
+) -> None:
+    """Run gateway and local engine until they are told to stop.
+
+    `progress` is told of the download of the default model's weights. Raises
+    WeightsUnavailable, NotGguf, NotEnoughMemory, EngineFailed, StateFolderError, OSError for a
+    port in use.
+    """
+    model_file = options.model_file
+    if model_file is None:
+        model_file = await fetch_in_thread(SMOLLM2_135M, options.cache_dir, progress)
+    head = read_head(model_file)
+    context_tokens = options.context_tokens or fitting_context(
+        head,
+        weights_bytes=model_file.stat().st_size,
+        slots=options.slots,
+        free_bytes=free_memory(),
+    )
+    if context_tokens < head.context_tokens:
+        log.warning(
+            "a context of %d tokens, not the %d that the model was trained with",
+            context_tokens,
+            head.context_tokens,
+        )
+    engine = LocalEngine(model_file, slots=options.slots, context_tokens=context_tokens)
+    listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
+    await engine.start()
+    try:
+        catalog = local_catalog(options, engine, model_file, context_tokens)
+        async with listening(catalog, listen, lambda: _engine_not_ready(engine)) as (
+            endpoint,
+            stop,
+        ):
+            announce(endpoint(catalog.models()[0].id))
+            await stop()
+    finally:
+        await engine.stop()
+
+
+def _engine_not_ready(engine: LocalEngine) -> str | None:
+    return None if engine.state == "ready" else f"the engine is {engine.state}"
+
+
+def local_catalog(
+    options: ServeOptions, engine: LocalEngine, model_file: Path, context_tokens: int
+) -> MemoryCatalog:
+    if options.model_id:
+        model_id = options.model_id
+    elif options.model_file is None:
+        model_id = DEFAULT_MODEL_ID
+    else:
+        model_id = f"local/{model_file.stem.lower()}"
+    model = Model(
+        id=model_id,
+        revision=revision(model_file),
+        created=int(model_file.stat().st_mtime),
+        context_tokens=context_tokens,
+        max_output_tokens=context_tokens,
+        name=model_file.stem,
+    )
+    deployment = Deployment(
+        id="local",
+        model=model.id,
+        datacenter="local",
+        base_url=engine.base_url,
+        engine="llama.cpp",
+        slots=options.slots,
+        upstream_model=model.id,
+        parameters=ENGINE_PARAMETERS["llama.cpp"],
+        routes=frozenset({"chat/completions", "completions", "embeddings"}),
+    )
+    return MemoryCatalog([model], [deployment])

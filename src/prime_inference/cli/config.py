@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +17,20 @@ from prime_inference.cli.environments import (
     save_environment,
 )
 from prime_inference.cli.failures import ConfigInvalid, WrongUsage
-from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
-from prime_inference.cli.settings import Setting, current_config, current_settings
+from prime_inference.cli.options import Command, Group, Plain, TableOrJson, TextOrJson, json_help
+from prime_inference.cli.settings import (
+    HEADER_TEXT,
+    Setting,
+    current_config,
+    current_settings,
+    is_http_url,
+)
 from prime_inference.cli.terminal import Column, Terminal
+
+SETTINGS_EPILOG = json_help(
+    "What holds now: {config_file, environment, inference_url, api_key, team_id}; the last"
+    " three are {value, source} or null; the key is masked"
+)
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Configure the CLI.")
 
@@ -34,13 +44,7 @@ def group(plain: Plain = False) -> None:
     """
 
 
-@app.command(
-    cls=Command,
-    epilog=json_help(
-        "{config_file, environment, inference_url, api_key, team_id}; the last three are"
-        " {value, source} or null; the key is masked"
-    ),
-)
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
 def view(output: TableOrJson = "table", plain: Plain = False) -> None:
     """Show what is set, and where it comes from.
 
@@ -49,28 +53,44 @@ def view(output: TableOrJson = "table", plain: Plain = False) -> None:
       prime config view -o json
     """
     terminal = Terminal(plain=plain)
-    config = current_config()
-    settings = current_settings()
-    key = settings.api_key and Setting(masked(settings.api_key.value), settings.api_key.source)
-    shown = {"inference_url": settings.inference_url, "api_key": key, "team_id": settings.team_id}
     if output == "json":
-        values = {
-            name: setting and {"value": setting.value, "source": setting.source}
-            for name, setting in shown.items()
-        }
-        head = {"config_file": str(config.path), "environment": config.environment}
-        terminal.json({**head, **values})
+        terminal.json(_settings_document())
         return
+    config = current_config()
     rows = [["environment", config.environment, str(config.path)]]
     rows += [
         [name, setting.value if setting else "not set", setting.source if setting else ""]
-        for name, setting in shown.items()
+        for name, setting in _shown_settings().items()
     ]
     columns = [Column("setting", style="cyan"), Column("value", style="green"), Column("from")]
     terminal.table("Prime CLI Configuration", columns, rows)
 
 
-@app.command(cls=Command)
+def _shown_settings() -> dict[str, Setting | None]:
+    settings = current_settings()
+    key = settings.api_key and Setting(masked(settings.api_key.value), settings.api_key.source)
+    return {"inference_url": settings.inference_url, "api_key": key, "team_id": settings.team_id}
+
+
+def _settings_document() -> dict[str, object]:
+    config = current_config()
+    values = {
+        name: setting and {"value": setting.value, "source": setting.source}
+        for name, setting in _shown_settings().items()
+    }
+    return {"config_file": str(config.path), "environment": config.environment, **values}
+
+
+def _report(text: str, output: str, *, plain: bool) -> None:
+    """Say what was done; in JSON, what holds since."""
+    terminal = Terminal(plain=plain)
+    if output == "json":
+        terminal.json(_settings_document())
+    else:
+        terminal.success(text)
+
+
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
 def set_api_key(
     api_key: Annotated[
         str | None,
@@ -79,6 +99,7 @@ def set_api_key(
             help="Left out, it is asked for, or read from a pipe; '' clears it.",
         ),
     ] = None,
+    output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
     """Set the API key.
@@ -92,12 +113,13 @@ def set_api_key(
     api_key = _header_text(api_key, "API key")
     _write_config(api_key=api_key)
     done = f"API key {masked(api_key)} is set." if api_key else "The API key is cleared."
-    Terminal(plain=plain).success(done)
+    _report(done, output, plain=plain)
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
 def set_team_id(
     team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="'' clears it.")],
+    output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
     """Set the team whose account pays.
@@ -107,26 +129,27 @@ def set_team_id(
     """
     team_id = _header_text(team_id, "team ID")
     _write_config(team_id=team_id or None, team_name=None, team_role=None)
-    Terminal(plain=plain).success(f"Team {team_id} is set." if team_id else "No team is set.")
+    _report(f"Team {team_id} is set." if team_id else "No team is set.", output, plain=plain)
 
 
-@app.command(cls=Command)
-def remove_team_id(plain: Plain = False) -> None:
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
+def remove_team_id(output: TextOrJson = "text", plain: Plain = False) -> None:
     """Remove the team, to use the personal account.
 
     Examples:
       prime config remove-team-id
     """
     _write_config(team_id=None, team_name=None, team_role=None)
-    Terminal(plain=plain).success("No team is set.")
+    _report("No team is set.", output, plain=plain)
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
 def set_inference_url(
     url: Annotated[
         str | None,
         typer.Argument(metavar="URL", help="Such as http://127.0.0.1:8000/api/v1."),
     ] = None,
+    output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
     """Set the server to ask.
@@ -135,10 +158,10 @@ def set_inference_url(
       prime config set-inference-url https://inference.example.com/api/v1
     """
     url = (_asked("Inference URL", secret=False) if url is None else url).strip().rstrip("/")
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
+    if not is_http_url(url):
         raise WrongUsage(f"{url!r} is not an http(s) URL.")
     _write_config(inference_url=url)
-    Terminal(plain=plain).success(f"The inference URL is {url}.")
+    _report(f"The inference URL is {url}.", output, plain=plain)
 
 
 @app.command(cls=Command, epilog=json_help("{current, environments: [name, ...]}"))
@@ -158,8 +181,12 @@ def envs(output: TableOrJson = "table", plain: Plain = False) -> None:
     terminal.table("Environments", [Column("name", style="cyan"), Column("")], rows)
 
 
-@app.command(cls=Command)
-def save(name: Annotated[str, typer.Argument(metavar="NAME")], plain: Plain = False) -> None:
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
+def save(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    output: TextOrJson = "text",
+    plain: Plain = False,
+) -> None:
     """Save the account and URLs in use, API key included, as an environment.
 
     Examples:
@@ -172,11 +199,15 @@ def save(name: Annotated[str, typer.Argument(metavar="NAME")], plain: Plain = Fa
         "team_id": settings.team_id.value if settings.team_id else None,
     }
     file = save_environment(_own_config().with_values(**values), name)
-    Terminal(plain=plain).success(f"Saved as {file}, API key included.")
+    _report(f"Saved as {file}, API key included.", output, plain=plain)
 
 
-@app.command(cls=Command)
-def use(name: Annotated[str, typer.Argument(metavar="NAME")], plain: Plain = False) -> None:
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
+def use(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    output: TextOrJson = "text",
+    plain: Plain = False,
+) -> None:
     """Switch to a saved environment, or to `production`, the hosted service.
 
     Examples:
@@ -185,18 +216,22 @@ def use(name: Annotated[str, typer.Argument(metavar="NAME")], plain: Plain = Fal
     """
     config = in_environment(_own_config(), name)
     config.save()
-    Terminal(plain=plain).success(f"Environment {config.environment} is in use.")
+    _report(f"Environment {config.environment} is in use.", output, plain=plain)
 
 
-@app.command(cls=Command)
-def delete(name: Annotated[str, typer.Argument(metavar="NAME")], plain: Plain = False) -> None:
+@app.command(cls=Command, epilog=SETTINGS_EPILOG)
+def delete(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    output: TextOrJson = "text",
+    plain: Plain = False,
+) -> None:
     """Delete a saved environment.
 
     Examples:
       prime config delete staging
     """
     delete_environment(_own_config(), name)
-    Terminal(plain=plain).success(f"Environment {name} is deleted.")
+    _report(f"Environment {name} is deleted.", output, plain=plain)
 
 
 def masked(secret: str) -> str:
@@ -228,6 +263,6 @@ def _asked(prompt: str, *, secret: bool) -> str:
 
 def _header_text(value: str, name: str) -> str:
     value = value.strip()
-    if not re.fullmatch(r"[\x21-\x7e]*", value):
+    if value and not HEADER_TEXT.fullmatch(value):
         raise WrongUsage(f"The {name} has blanks or characters that are not ASCII.")
     return value

@@ -151,6 +151,6 @@ class PortUnavailable(CommandFailed):
 
 
 class ServerFailed(CommandFailed):
-    """The server that `chat --serve` started went away."""
+    """A server did not come up, or the one that `chat --serve` started went away."""
 
     code = "server_failed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -62,17 +63,16 @@ ERROR_SHAPE = (
 
 def json_help(*shapes: str) -> str:
     """An epilog that gives the shape of a command's `--output json`."""
-    return "\n\n".join(["JSON output (--output json):", *shapes, ERROR_SHAPE])
+    text = "\n\n".join(["JSON output (--output json):", *shapes, ERROR_SHAPE])
+    return text.replace("[", r"\[")  # a JSON list is no markup; plain help takes it back
 
 
 def wants_json(args: list[str]) -> bool:
     """Whether a command line asks for JSON; it may be one that does not parse."""
     given = _before_dashes(args)
-    pairs = zip(given, [*given[1:], ""], strict=True)
-    return any(
-        (name in ("-o", "--output") and value == "json") or name in ("-ojson", "--output=json")
-        for name, value in pairs
-    )
+    if "-ojson" in given or "--output=json" in given:
+        return True
+    return any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(given))
 
 
 def wants_plain(args: list[str]) -> bool:
@@ -106,7 +106,7 @@ class _PlainHelp:
 
 
 def _write_verbatim(formatter: Any, text: str | None) -> None:
-    for line in inspect.cleandoc(text or "").splitlines():
+    for line in inspect.cleandoc(text or "").replace(r"\[", "[").splitlines():
         formatter.write(f"  {line}\n" if line else "\n")
 
 

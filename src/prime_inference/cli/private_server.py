@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,36 +27,42 @@ def private_server(model: str) -> Iterator[tuple[Settings, str]]:
     """Start a server on free ports, yield how to reach it and its model's id, stop it.
 
     `model` is the id to ask for, or a GGUF file to serve. The server has a state folder of
-    its own, so that it disturbs no other server of this person, and a pipe as its standard
-    input whose end stops it, so that it does not outlive this process even if that is
-    killed. Raises ServerFailed.
+    its own, so that it disturbs no other server of this person. Raises ServerFailed.
     """
-    with tempfile.TemporaryDirectory(prefix="prime-inference-") as state_folder:
-        gguf = model if model.lower().endswith(".gguf") else None
-        process = _start(Path(state_folder), gguf)
-        try:
-            server = _wait_until_ready(process)
-            settings = Settings(
-                Setting(server.base_url, SOURCE), Setting(server.api_key, SOURCE), None
-            )
-            yield settings, server.model if gguf else model
-        finally:
-            _stop(process)
+    gguf = model if model.lower().endswith(".gguf") else None
+    with (
+        tempfile.TemporaryDirectory(prefix="prime-inference-") as state_folder,
+        running(serve_command(Path(state_folder), gguf)) as server,
+    ):
+        settings = Settings(Setting(server.base_url, SOURCE), Setting(server.api_key, SOURCE), None)
+        yield settings, server.model if gguf else model
 
 
-def _start(state_folder: Path, gguf: str | None) -> subprocess.Popen[bytes]:
-    """The server as a child process; its messages and progress go to our stderr."""
+def serve_command(state_folder: Path, gguf: str | None) -> list[str]:
+    """The command line of such a server, run by the Python that runs this."""
     command = [sys.executable, "-m", "prime_inference.cli", "inference", "serve"]
     command += ["--output", "json", "--port", "0", "--control-port", "0"]
     command += ["--state-dir", str(state_folder), "--until-stdin-closes"]
-    if gguf is not None:
-        command += ["--model", gguf]
-    return subprocess.Popen(
+    return command if gguf is None else [*command, "--model", gguf]
+
+
+@contextlib.contextmanager
+def running(command: list[str]) -> Iterator[LocalServer]:
+    """A server as a child process, from its announcement on; stopped at the end.
+
+    Its messages and progress go to our stderr. Its standard input is a pipe whose end stops
+    it, so that it does not outlive this process even if that is killed. Raises ServerFailed.
+    """
+    process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for this process: it may only stop an answer
     )
+    try:
+        yield _wait_until_ready(process)
+    finally:
+        _stop(process)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes]) -> LocalServer:
@@ -79,11 +87,18 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        pass
-    finally:  # it hangs, or the person pressed Ctrl-C again; nothing happens if it has ended
-        process.kill()
-        process.wait()
+        _kill(process)
+    except KeyboardInterrupt:  # the person will not wait
+        _kill(process)
+        raise
+    finally:
         _close(process.stdout)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the server and the processes of its session, its engine for one."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _close(pipe: IO[bytes] | None) -> None:

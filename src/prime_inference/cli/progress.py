@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-STEP = 0.1  # of the whole; ten lines tell a log enough
+STEPS = 10  # of the whole; ten lines tell a log enough
 STEP_SECONDS = 5.0  # silence beyond this looks like a hang
 MEGABYTE = 1_000_000
 
@@ -76,24 +76,21 @@ def _rich_progress() -> Progress:
 
 
 class Milestones:
-    """When a log deserves a line: at the start, every `STEP`, every `STEP_SECONDS`, the end."""
+    """When a log deserves a line: at the start, every step, every few seconds, at the end."""
 
     def __init__(self) -> None:
-        self._last: tuple[float, float] | None = None  # share done, clock
-        self._ended = False
+        self._step = -1
+        self._time = 0.0
 
     def due(self, done: int, total: int | None, now: float) -> bool:
         """Whether to write a line now; it counts as written."""
-        share = done / total if total else 0.0
-        ended = total is not None and done >= total
-        if self._ended:
+        if self._step == STEPS:
             return False
-        if self._last is not None and not ended:
-            last_share, last_time = self._last
-            if share - last_share < STEP and now - last_time < STEP_SECONDS:
-                return False
-        self._last = (share, now)
-        self._ended = ended
+        step = min(STEPS, done * STEPS // total) if total else 0
+        if step == self._step and now - self._time < STEP_SECONDS:
+            return False
+        self._step = step
+        self._time = now
         return True
 
 

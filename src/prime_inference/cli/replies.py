@@ -93,10 +93,11 @@ def error_object(value: Any) -> ErrorObject:
     """The error in the `error` field of a reply, whatever its shape."""
     if not isinstance(value, dict):
         return ErrorObject(str(value), None, {})
-    message = value.get("message")
+    given = value.get("message")
+    message = given.strip() if isinstance(given, str) else ""
     code = value.get("code") or value.get("type")
     return ErrorObject(
-        message.strip() if isinstance(message, str) else "The server gave no reason.",
+        message or "The server gave no reason.",
         None if code is None else str(code),
         value,
     )

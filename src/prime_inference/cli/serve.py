@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prime_inference.cli.failures import PortUnavailable, WrongUsage
+from prime_inference.cli.failures import PortUnavailable, ServerFailed, WrongUsage
 from prime_inference.cli.options import Plain, TextOrJson, json_help
 from prime_inference.cli.ports import HIGHEST_PORT, require_port
+from prime_inference.cli.progress import DownloadProgress
 from prime_inference.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def serve(
     ] = None,
     slots: Annotated[
         int, typer.Option("--slots", min=1, help="Answers that are written at the same time.")
-    ] = 4,
+    ] = 2,
     context_tokens: Annotated[
         int | None,
         typer.Option(
@@ -127,18 +128,28 @@ def serve(
     require_ports(host, port, control_port)
     if until_stdin_closes:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
-    run_server(
-        lambda announce: compose.serve(options, announce), terminal, as_json=output == "json"
-    )
+    with DownloadProgress("weights of the default model", plain=plain) as progress:
+        run_server(
+            lambda announce: compose.serve(options, announce, progress),
+            terminal,
+            as_json=output == "json",
+        )
 
 
 def run_server(
     server: Callable[[Announce], Coroutine[Any, Any, None]], terminal: Terminal, *, as_json: bool
 ) -> None:
-    """Run a server and announce it; raises PortUnavailable, and what `server` raises."""
+    """Run a server and announce it. Raises PortUnavailable, ServerFailed."""
+    import logging
+
     import msgspec
 
     from prime_inference import compose
+    from prime_inference.domain.errors import CannotStart
+
+    level = logging.WARNING if as_json else logging.INFO  # a program that reads JSON asks metrics
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log where the weights are
 
     def announce(endpoint: Endpoint) -> None:
         if as_json:
@@ -148,6 +159,8 @@ def run_server(
 
     try:
         compose.run(server(announce))
+    except CannotStart as error:
+        raise ServerFailed(str(error)) from error
     except OSError as error:  # taken by another program since it was tried
         if error.errno != errno.EADDRINUSE:
             raise

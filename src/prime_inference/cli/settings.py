@@ -133,14 +133,19 @@ def _from_file(config: ConfigFile, key: str) -> Setting | None:
     return Setting(value, f"{key} in {config.path}") if value else None
 
 
-def _checked_url(setting: Setting) -> Setting:
-    url = setting.value.rstrip("/")
+def is_http_url(url: str) -> bool:
+    """Whether `url` can be asked over HTTP."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable or any(character.isspace() for character in url):
+        return False
+    return usable and not any(character.isspace() for character in url)
+
+
+def _checked_url(setting: Setting) -> Setting:
+    url = setting.value.rstrip("/")
+    if not is_http_url(url):
         raise ConfigInvalid(
             f"The inference URL {setting.value!r} ({setting.source}) is not an http(s) URL.",
             hint=f"It looks like {DEFAULT_URL}.",

@@ -21,6 +21,8 @@
         ├── UpstreamTimeout           504  timeout
         └── CapacityExhausted         503  provider_overloaded
 
+`CannotStart` stands apart: nobody has asked anything yet.
+
 `error_type` is OpenRouter's vocabulary; `kind` is the `type` field of OpenAI's error
 object and `code` its `code` field, both always strings. Callers branch on the class,
 never on the message. Messages never hold a prompt, an answer, a key or an address of ours.
@@ -28,7 +30,7 @@ never on the message. Messages never hold a prompt, an answer, a key or an addre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 
@@ -121,12 +123,16 @@ class ModelNotFound(NotFound):
 
 
 class MethodNotAllowed(ApiError):
-    """The path exists, with another method."""
+    """The path exists, with another method; `allowed` are those it takes."""
 
     status = 405
     kind = "invalid_request_error"
     code = "method_not_allowed"
     error_type = "invalid_request"
+
+    def __init__(self, message: str, *, allowed: Sequence[str]) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
 
 
 class PayloadTooLarge(ApiError):
@@ -206,3 +212,7 @@ class CapacityExhausted(UpstreamFailure):
     kind = "overloaded_error"
     code = "capacity_exhausted"
     error_type = "provider_overloaded"
+
+
+class CannotStart(Exception):
+    """A process of ours cannot start; the message says why and what to do about it."""

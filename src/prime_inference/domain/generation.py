@@ -9,7 +9,7 @@ from msgspec import Struct
 from prime_inference.domain.usage import Usage
 
 Outcome = Literal["complete", "cancelled", "failed", "refused"]
-"""Answered whole; the client left; the upstream failed; never reached an upstream."""
+"""Answered whole; the client left; the upstream failed; the request was at fault."""
 
 
 class Generation(Struct, frozen=True, gc=False):

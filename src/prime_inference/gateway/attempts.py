@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from prime_inference.domain.errors import UpstreamMalformed
+from prime_inference.domain.errors import UpstreamFailure, UpstreamMalformed
 from prime_inference.domain.models import Model
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
+from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
+from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
+from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
 from prime_inference.wire.openai.whole import rebuild_answer
 
@@ -23,47 +26,74 @@ class Attempts:
         self._clocks = clocks
         self._deadlines = deadlines
 
-    async def stream(self, run: Run, model: Model, upstream: Upstream, relay: StreamRelay) -> None:
+    async def stream(self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream) -> None:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         response: Response | None = None
         stream = relay.begin()
         try:
             response = await self._open(run, model, upstream, clocks)
-            content_type = response.header(b"content-type") or b""
-            if not content_type.startswith(b"text/event-stream"):
-                raise UpstreamMalformed("The upstream's answer is not an event stream.")
             await relay.relay(response, clocks)
         finally:
             clocks.stop()
             run.usage = stream.usage
-            if relay.first_content_at:
+            if relay.committed:
+                run.committed = True
                 run.first_token = relay.first_content_at - run.started
             if response is not None:
                 response.release() if relay.complete else response.close()
 
     async def whole(self, run: Run, model: Model, upstream: Upstream) -> bytes:
-        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=False)
+        """The client's body. Raises ApiError."""
+        operation = run.operation
+        streamed = operation.streams_from(upstream.deployment)
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed)
         response: Response | None = None
         try:
             response = await self._open(run, model, upstream, clocks)
-            data = await response.read(MAX_ANSWER_BYTES)
+            if streamed:
+                answer = await self._collect(run, response, clocks)
+            else:
+                data = await response.read(MAX_ANSWER_BYTES)
+                if operation.route == "embeddings":
+                    body, run.usage = rebuild_embeddings(
+                        data, model=model.id, inputs=operation.inputs
+                    )
+                    return body
+                answer = decode_answer(data)
+                run.usage = answer_usage(answer)
         finally:
             clocks.stop()
             if response is not None:
                 response.close()
-        operation = run.operation
-        if operation.route == "embeddings":
-            body, run.usage = rebuild_embeddings(data, model=model.id, inputs=operation.inputs)
-        else:
-            body, run.usage = rebuild_answer(
-                operation.shape,
-                data,
-                answer_id=run.answer_id,
-                created=run.created,
-                model=model.id,
-                choices=operation.choices,
-            )
-        return body
+        return rebuild_answer(
+            operation.shape,
+            answer,
+            run.usage,
+            answer_id=run.answer_id,
+            created=run.created,
+            model=model.id,
+            choices=operation.choices,
+        )
+
+    @staticmethod
+    async def _collect(run: Run, response: Response, clocks: AttemptClocks) -> Answer:
+        """A whole answer from an upstream's stream; counts tokens as they come."""
+        collector = AnswerCollector(run.operation.shape, run.operation.choices)
+        try:
+            reader = EventStream(response)
+            while events := await reader.next():
+                for event in events:
+                    collector.feed(event)
+                if collector.committed:
+                    clocks.progress()
+                if collector.finished:
+                    clocks.finished()
+        except UpstreamFailure:
+            if not collector.finished:
+                raise
+        finally:
+            run.usage = collector.usage
+        return collector.answer()
 
     async def _open(
         self, run: Run, model: Model, upstream: Upstream, clocks: AttemptClocks

@@ -25,10 +25,10 @@ class Authenticator:
         value = request.header(b"authorization")
         if value is None:
             raise AuthenticationFailed(MISSING)
-        scheme, _, token = value[:MAX_HEADER_BYTES].partition(b" ")
-        if scheme.lower() != b"bearer" or not token.strip():
+        scheme, _, token = value[:MAX_HEADER_BYTES].decode("latin-1").partition(" ")
+        text = token.strip()
+        if not text or scheme.lower() != "bearer":
             raise AuthenticationFailed(MISSING)
-        text = token.strip().decode("latin-1")
         key_id = api_keys.parse(text)
         key = self._keys.find(key_id) if key_id else None
         if key is None or not api_keys.verify(text, key):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from prime_inference.domain.errors import UpstreamTimeout
 from prime_inference.wire.http_client import Response
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class ClockLimits:
     first_token: float = 120.0  # a cold prefill of 140K tokens takes tens of seconds
     idle: float = 60.0  # between two events of a stream
     tail: float = 2.0  # after the finish reason, for usage and `[DONE]`
+    whole: float = 600.0  # an answer that is not streamed: OpenAI's SDK gives up then
     total: float = 3600.0  # the longest answer: 128K tokens at 36 tokens/s
 
 
@@ -27,6 +32,16 @@ MESSAGES = {
     "tail": "The model's answer was not closed.",
     "total": "The model's answer took too long.",
 }
+
+
+class Watched(Protocol):
+    """What `Deadlines` looks at."""
+
+    at: float  # event loop time
+
+    def callback(self) -> None:
+        """Called once, some time after `at`."""
+        ...
 
 
 class Deadlines:
@@ -40,28 +55,33 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._watchdogs: set[Watchdog] = set()
+        self._watched: set[Watched] = set()
         self._ticking = False
 
     def now(self) -> float:
         """The event loop's clock."""
         return self._loop.time()
 
-    def add(self, watchdog: Watchdog) -> None:
-        self._watchdogs.add(watchdog)
+    def add(self, watched: Watched) -> None:
+        self._watched.add(watched)
         if not self._ticking:
             self._ticking = True
             self._loop.call_later(self.TICK_SECONDS, self._tick)
 
-    def discard(self, watchdog: Watchdog) -> None:
-        self._watchdogs.discard(watchdog)
+    def discard(self, watched: Watched) -> None:
+        self._watched.discard(watched)
 
     def _tick(self) -> None:
         now = self._loop.time()
-        for watchdog in [watchdog for watchdog in self._watchdogs if watchdog.at <= now]:
-            self._watchdogs.discard(watchdog)
-            watchdog.callback()
-        self._ticking = bool(self._watchdogs)
+        for watched in [watched for watched in self._watched if watched.at <= now]:
+            if watched not in self._watched:  # one called before has cancelled it
+                continue
+            self._watched.discard(watched)
+            try:
+                watched.callback()
+            except Exception:  # or every clock of the process would stand still from now on
+                log.exception("the callback of a clock failed")
+        self._ticking = bool(self._watched)
         if self._ticking:
             self._loop.call_later(self.TICK_SECONDS, self._tick)
 
@@ -69,12 +89,15 @@ class Deadlines:
 class Watchdog:
     """Calls back once, when `seconds` have passed since the last `touch` or `restart`."""
 
-    __slots__ = ("_deadlines", "_seconds", "at", "callback")
+    __slots__ = ("_callback", "_deadlines", "_seconds", "at")
 
     def __init__(self, deadlines: Deadlines, seconds: float, callback: Callable[[], None]) -> None:
         self._deadlines = deadlines
-        self.callback = callback
+        self._callback = callback
         self.restart(seconds)
+
+    def callback(self) -> None:
+        self._callback()
 
     def touch(self) -> None:
         self.at = self._deadlines.now() + self._seconds
@@ -90,41 +113,60 @@ class Watchdog:
 
 
 class AttemptClocks:
-    """Ends an exchange with `UpstreamTimeout` when its running clock is out."""
+    """Ends an exchange with `UpstreamTimeout` when one of its clocks is out.
 
-    __slots__ = ("_limits", "_name", "_response", "_watchdog")
+    Two run at a time: the total, and one of first token, idle and tail in turn. `Deadlines`
+    looks at `at`, the earlier of their ends.
+    """
+
+    __slots__ = ("_deadlines", "_expired", "_limits", "_name", "_response", "_total_at", "at")
 
     def __init__(self, deadlines: Deadlines, limits: ClockLimits, *, streamed: bool) -> None:
+        self._deadlines = deadlines
         self._limits = limits
-        self._name = "first_token" if streamed else "total"
-        seconds = limits.first_token if streamed else limits.total
-        self._watchdog = Watchdog(deadlines, seconds, self._expire)
         self._response: Response | None = None
+        self._expired: UpstreamTimeout | None = None
+        longest = limits.total if streamed else min(limits.whole, limits.total)
+        self._total_at = self.at = deadlines.now() + longest
+        self._name = "total"
+        if streamed:
+            self._run("first_token", limits.first_token)
+        deadlines.add(self)
 
     def watch(self, response: Response) -> None:
-        """The exchange to end."""
+        """The exchange to end: at once, if a clock ran out while there was none to end."""
         self._response = response
+        if self._expired is not None:
+            response.fail(self._expired)
 
     def progress(self) -> None:
         """Content arrived: the idle clock runs from now."""
-        if self._name == "first_token":
-            self._run("idle", self._limits.idle)
-        elif self._name == "idle":
-            self._watchdog.touch()
+        self._run("idle", self._limits.idle)
 
     def finished(self) -> None:
         """The last finish reason arrived: only the tail may still come."""
         if self._name != "tail":
             self._run("tail", self._limits.tail)
 
+    def hold(self) -> None:
+        """The client is behind: while nothing is read, the upstream cannot be late."""
+        self.at = self._total_at
+
+    def resume(self) -> None:
+        """The client has caught up: the running clock starts over."""
+        self._run(self._name, getattr(self._limits, self._name))
+
     def stop(self) -> None:
-        self._watchdog.cancel()
+        self._deadlines.discard(self)
         self._response = None
+
+    def callback(self) -> None:
+        """Called by `Deadlines` when `at` has passed."""
+        name = "total" if self.at >= self._total_at else self._name
+        self._expired = UpstreamTimeout(MESSAGES[name], clock=name)
+        if self._response is not None:
+            self._response.fail(self._expired)
 
     def _run(self, name: str, seconds: float) -> None:
         self._name = name
-        self._watchdog.restart(seconds)
-
-    def _expire(self) -> None:
-        if self._response is not None:
-            self._response.fail(UpstreamTimeout(MESSAGES[self._name], clock=self._name))
+        self.at = min(self._deadlines.now() + seconds, self._total_at)

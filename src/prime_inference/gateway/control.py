@@ -9,23 +9,30 @@ import msgspec
 
 from prime_inference.domain.errors import MethodNotAllowed, NotFound
 from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.settlement import Settlement
 from prime_inference.wire.http import Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
 METRICS_TYPE = (b"content-type", b"text/plain; version=1.0.0; charset=utf-8")
 LAG_SECONDS = 0.5
+READING = ("GET", "HEAD")
 
 
 class ControlListener:
     """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot."""
 
-    def __init__(self, metrics: Metrics, not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self, metrics: Metrics, settlement: Settlement, not_ready: Callable[[], str | None]
+    ) -> None:
         self._metrics = metrics
+        self._settlement = settlement
         self._not_ready = not_ready
 
     async def handle(self, request: Request, reply: Reply) -> None:
         if request.method not in ("GET", "HEAD"):
-            reply.send(*render_error(MethodNotAllowed(f"{request.path} takes GET.")))
+            reply.send(
+                *render_error(MethodNotAllowed(f"{request.path} takes GET.", allowed=READING))
+            )
         elif request.path == "/live":
             self._send(200, {"status": "live"}, reply)
         elif request.path == "/ready":
@@ -35,6 +42,7 @@ class ControlListener:
             else:
                 self._send(503, {"status": "not ready", "reason": reason}, reply)
         elif request.path == "/metrics":
+            self._settlement.flush()
             reply.send(200, [METRICS_TYPE], self._metrics.render())
         else:
             reply.send(*render_error(NotFound("There are /live, /ready and /metrics here.")))

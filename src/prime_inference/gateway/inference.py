@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from prime_inference.domain.errors import (
     ApiError,
@@ -19,18 +21,21 @@ from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.attempts import Attempts
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
-from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.operations import Operation, unsupported
-from prime_inference.gateway.relay import StreamRelay
+from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
-from prime_inference.ports.generations import GenerationSink
 from prime_inference.routing.choose import order
-from prime_inference.wire.http import Reply
+from prime_inference.wire.http import Reply, header_lines
 from prime_inference.wire.openai.errors import JSON_TYPE
 
+JSON_HEADERS = header_lines([JSON_TYPE])
 CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
+
+
+T = TypeVar("T")
 
 
 class Inference:
@@ -40,17 +45,15 @@ class Inference:
         self,
         catalog: Catalog,
         upstreams: Upstreams,
-        metrics: Metrics,
-        sinks: Sequence[GenerationSink],
+        settlement: Settlement,
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
     ) -> None:
         self._catalog = catalog
         self._upstreams = upstreams
-        self._sinks = [metrics, *sinks]
+        self._settlement = settlement
         self.in_flight = 0
-        metrics.in_flight.set_function(lambda: self.in_flight)
         self._deadlines = Deadlines()
         self._attempts = Attempts(clocks, self._deadlines)
         self._keep_alive_seconds = keep_alive_seconds
@@ -73,7 +76,7 @@ class Inference:
             run.status, run.error = CLIENT_LEFT, "client_left"
             raise
         except ApiError as error:
-            run.outcome = "failed" if isinstance(error, UpstreamFailure) else "refused"
+            run.outcome = "failed" if _is_failure(error) else "refused"
             run.status, run.error = error.status, error.code
             if not reply.started:
                 raise
@@ -83,9 +86,7 @@ class Inference:
             raise
         finally:
             self.in_flight -= 1
-            generation = run.generation(self._deadlines.now())
-            for sink in self._sinks:
-                sink.record(generation)
+            self._settlement.add(run.generation(self._deadlines.now()))
 
     # -- choosing
 
@@ -108,6 +109,8 @@ class Inference:
         ]
         if not serving:
             raise ModelNotFound(f"{model.id} does not serve /{operation.route}.", param="model")
+        if len(serving) == 1 and operation.missing(serving[0].deployment) is None:
+            return serving
         able = [upstream for upstream in serving if operation.missing(upstream.deployment) is None]
         if not able:
             name = operation.missing(serving[0].deployment)
@@ -125,16 +128,14 @@ class Inference:
             reply,
             answer_id=run.answer_id,
             created=run.created,
-            headers=run.headers(),
+            headers=run.headers(STREAM_HEADERS),
             deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
         )
-
-        async def attempt(upstream: Upstream) -> None:
-            await self._attempts.stream(run, model, upstream, relay)
-
         try:
-            await self._first_that_answers(run, upstreams, attempt)
+            await self._first_that_answers(
+                run, upstreams, partial(self._attempts.stream, run, model, relay)
+            )
         except ApiError as error:
             relay.fail(error)
             raise
@@ -144,48 +145,43 @@ class Inference:
     async def _whole(
         self, run: Run, model: Model, upstreams: Iterable[Upstream], reply: Reply
     ) -> None:
-        body = b""
-
-        async def attempt(upstream: Upstream) -> None:
-            nonlocal body
-            body = await self._attempts.whole(run, model, upstream)
-
-        await self._first_that_answers(run, upstreams, attempt)
-        reply.send(200, [JSON_TYPE, *run.headers()], body)
+        body = await self._first_that_answers(
+            run, upstreams, partial(self._attempts.whole, run, model)
+        )
+        reply.send(200, run.headers(JSON_HEADERS), body)
 
     async def _first_that_answers(
         self,
         run: Run,
         upstreams: Iterable[Upstream],
-        attempt: Callable[[Upstream], Awaitable[None]],
-    ) -> None:
+        attempt: Callable[[Upstream], Awaitable[T]],
+    ) -> T:
         """Try each upstream once until one answers. Raises the failure that tells most."""
-        now = self._deadlines.now
         failures: list[UpstreamFailure] = []
         for upstream in upstreams:
             run.deployment = upstream.deployment.id
-            began = now()
             try:
                 upstream.take_slot()
                 try:
-                    await attempt(upstream)
+                    return await attempt(upstream)
                 finally:
                     upstream.give_slot()
             except UpstreamFailure as failure:
                 if isinstance(failure, UpstreamRefused):
                     raise
                 if not isinstance(failure, CapacityExhausted):
-                    upstream.statistics.failure(now())
+                    upstream.statistics.failure(self._deadlines.now())
+                if run.committed:
+                    raise
                 failures.append(failure)
-                if run.first_token:
-                    break
-            else:
-                self._observe(run, upstream, began, now())
-                return
-        raise min(failures, key=lambda failure: isinstance(failure, CapacityExhausted))
+        raise min(failures, key=_says_less)
 
-    @staticmethod
-    def _observe(run: Run, upstream: Upstream, began: float, now: float) -> None:
-        tokens = run.usage.completion_tokens
-        rate = tokens / (now - began) if now > began else 0.0
-        upstream.statistics.success(now, run.first_token, rate)
+
+def _is_failure(error: ApiError) -> bool:
+    """Whether it is a deployment's failure rather than the request's own fault."""
+    return isinstance(error, UpstreamFailure) and not isinstance(error, UpstreamRefused)
+
+
+def _says_less(failure: UpstreamFailure) -> tuple[bool, float]:
+    """A failure says more than a full deployment; of those, the one that frees up first."""
+    return isinstance(failure, CapacityExhausted), failure.retry_after or 0.0

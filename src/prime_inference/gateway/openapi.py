@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from prime_inference import __version__
+from prime_inference.wire.openai.bounds import MAX_INPUTS, MAX_PROMPTS
 from prime_inference.wire.openai.chat_request import ChatRequest
 from prime_inference.wire.openai.completion_request import CompletionRequest, EmbeddingRequest
 
@@ -25,6 +26,13 @@ ERRORS = {
 }
 
 COUNT = {"type": "integer", "minimum": 0}
+
+TEXT = {"type": "string", "minLength": 1}
+TOKEN_IDS = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+}
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "Error": {
@@ -123,6 +131,9 @@ def openapi_document() -> dict[str, Any]:
     """The document served at `/api/v1/openapi.json`."""
     types = [ChatRequest, CompletionRequest, EmbeddingRequest]
     _, requests = msgspec.json.schema_components(types, ref_template=REF)
+    # for the decoder these are lists of anything, since it tells no two kinds of list apart
+    requests["CompletionRequest"]["properties"]["prompt"] = _texts_or_ids(MAX_PROMPTS)
+    requests["EmbeddingRequest"]["properties"]["input"] = _texts_or_ids(MAX_INPUTS)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Prime Inference", "version": __version__},
@@ -145,6 +156,12 @@ def openapi_document() -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _texts_or_ids(limit: int) -> dict[str, Any]:
+    """A text, token ids, or up to `limit` of either."""
+    several = {"type": "array", "minItems": 1, "maxItems": limit}
+    return {"anyOf": [TEXT, TOKEN_IDS, {**several, "items": TEXT}, {**several, "items": TOKEN_IDS}]}
 
 
 def _post(operation: str, request: str, answer: str, *, stream: bool = False) -> dict[str, Any]:

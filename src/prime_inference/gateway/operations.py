@@ -7,7 +7,7 @@ the deployment that was chosen. A parameter at the value that changes nothing (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
-from prime_inference.domain.models import Deployment, Model
+from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.wire.openai.chat_request import (
     AudioPart,
     ChatRequest,
@@ -39,6 +39,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "store": (False,),
     "echo": (False,),
     "logprobs": (False,),
+    "encoding_format": ("float",),
     "top_logprobs": (0,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -53,6 +54,11 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Values that ask for what happens anyway."""
 
+OTHER_SHAPE: dict[tuple[EngineKind, str], tuple[str, ...]] = {
+    ("llama.cpp", "completions"): ("logprobs",),  # answers in the shape of chat completions
+}
+"""Parameters that an engine honours on one route but answers in another API's shape."""
+
 REPLACED_BY = {
     "functions": "Use 'tools' instead.",
     "function_call": "Use 'tool_choice' instead.",
@@ -61,7 +67,7 @@ REPLACED_BY = {
 _encoder = msgspec.json.Encoder()
 
 
-class Operation(Struct, frozen=True):
+class Operation(Struct, frozen=True, gc=False):
     """One request on one route. `parameters` are those an engine must honour, with values."""
 
     route: str  # the path under a deployment's base URL, e.g. chat/completions
@@ -76,25 +82,36 @@ class Operation(Struct, frozen=True):
     content: dict[str, Any]  # messages, prompt or input
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
 
+    def streams_from(self, deployment: Deployment) -> bool:
+        """Whether the deployment is asked for a stream, whatever the client asked for.
+
+        llama.cpp notices that a client has left only where it writes to him.
+        """
+        return self.stream or (deployment.engine == "llama.cpp" and self.route != "embeddings")
+
     def body(self, deployment: Deployment) -> bytes:
         """The request that this deployment is sent."""
+        stream = self.streams_from(deployment)
         body: dict[str, Any] = {"model": deployment.upstream_model, **self.content}
         body.update(self.parameters)
         if self.token_limit is not None:
             body["max_tokens"] = self.token_limit
-        if self.stream:
+        if stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
             if deployment.engine == "llama.cpp":
                 body["timings_per_token"] = True  # an exact count when the client leaves
+                # it looks for a client that left only when it writes: let it write in prefill
+                body["return_progress"] = True
             elif deployment.engine == "vllm":
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
 
     def missing(self, deployment: Deployment) -> str | None:
         """The first parameter that this deployment does not honour."""
+        other_shape = OTHER_SHAPE.get((deployment.engine, self.route), ())
         for name in self.parameters:
-            if name not in deployment.parameters:
+            if name not in deployment.parameters or name in other_shape:
                 return name
         return None
 
@@ -165,20 +182,31 @@ def embedding_operation(request: EmbeddingRequest) -> Operation:
 class _EngineFields:
     """Reads what a request sets for the engine: neither ours, nor neutral, nor null."""
 
-    def __init__(self, request_type: type[Struct]) -> None:
+    def __init__(
+        self, request_type: type[Struct], neutral: Mapping[str, tuple[object, ...]] = NEUTRAL
+    ) -> None:
+        self._neutral = neutral
         self._names = [name for name in request_type.__struct_fields__ if name not in OWN]
         self._values = attrgetter(*self._names)
+        self._nothing = (None,) * len(self._names)
 
     def of(self, request: Struct) -> dict[str, Any]:
+        values = self._values(request)
+        if values == self._nothing:
+            return {}
+        neutral = self._neutral
         return {
             name: value
-            for name, value in zip(self._names, self._values(request), strict=True)
-            if value is not None and value not in NEUTRAL.get(name, ())
+            for name, value in zip(self._names, values, strict=True)
+            if value is not None and value not in neutral.get(name, ())
         }
 
 
 _chat_fields = _EngineFields(ChatRequest)
-_completion_fields = _EngineFields(CompletionRequest)
+_completion_fields = _EngineFields(
+    CompletionRequest,
+    {**NEUTRAL, "logprobs": ()},  # 0 asks for the tokens' own, and equals False
+)
 _embedding_fields = _EngineFields(EmbeddingRequest)
 
 

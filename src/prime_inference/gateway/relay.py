@@ -10,17 +10,19 @@ from __future__ import annotations
 from prime_inference.domain.errors import ApiError, UpstreamFailure
 from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
-from prime_inference.wire.http import Headers, Reply
+from prime_inference.wire.event_stream import EventStream
+from prime_inference.wire.http import HeaderLines, Reply, header_lines
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.stream import AnswerStream
-from prime_inference.wire.sse import DONE, SseFramer
 
-STREAM_HEADERS: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # tells nginx in front of us not to hold events back
-]
+STREAM_HEADERS = header_lines(
+    [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # tells nginx in front of us not to hold events back
+    ]
+)
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
@@ -34,7 +36,7 @@ class StreamRelay:
         *,
         answer_id: str,
         created: int,
-        headers: Headers,
+        headers: HeaderLines,
         deadlines: Deadlines,
         keep_alive_seconds: float,
     ) -> None:
@@ -42,7 +44,7 @@ class StreamRelay:
         self._reply = reply
         self._answer_id = answer_id
         self._created = created
-        self._headers = [*STREAM_HEADERS, *headers]
+        self._headers = headers
         self._deadlines = deadlines
         self._keep_alive_seconds = keep_alive_seconds
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
@@ -69,14 +71,14 @@ class StreamRelay:
 
     async def relay(self, response: Response, clocks: AttemptClocks) -> None:
         """Relay one attempt to its end. Raises UpstreamFailure if it ends early."""
-        framer = SseFramer()
         try:
-            while chunk := await response.chunk():
-                done = self._forward(framer.feed(chunk), clocks)
-                if done:
-                    break
+            reader = EventStream(response)
+            while events := await reader.next():
+                self._forward(events, clocks)
                 if self._reply.congested:
+                    clocks.hold()
                     await self._reply.drained()
+                    clocks.resume()
         except UpstreamFailure:
             # with every finish reason here, a missing `[DONE]` costs the client nothing
             if not self._stream.finished:
@@ -94,17 +96,14 @@ class StreamRelay:
     def stop(self) -> None:
         self._quiet.cancel()
 
-    def _forward(self, events: list[bytes], clocks: AttemptClocks) -> bool:
-        """Pass events on; returns whether `[DONE]` was among them."""
+    def _forward(self, events: list[bytes], clocks: AttemptClocks) -> None:
         stream = self._stream
         pieces = []
         try:
             for event in events:
-                if event == DONE:
-                    return True
                 if piece := stream.feed(event):
                     pieces.append(piece)
-        finally:
+        finally:  # what came before a broken event is the client's
             if pieces:
                 clocks.progress()
                 self._write(b"".join(pieces))
@@ -112,7 +111,6 @@ class StreamRelay:
                     self.first_content_at = self._deadlines.now()
             if stream.finished:
                 clocks.finished()
-        return False
 
     def _write(self, data: bytes) -> None:
         if not self._reply.started:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from prime_inference.domain.generation import Generation, Outcome
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.gateway.operations import Operation
-from prime_inference.wire.http import Headers
+from prime_inference.wire.http import HeaderLines
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct, gc=False):
     """Mutable while the request lives; `generation` is its final account."""
 
     id: str
@@ -23,22 +22,26 @@ class Run:
     model: str = ""  # the catalogue's; what a client made up never becomes a label
     deployment: str = ""
     usage: Usage = NO_USAGE
-    first_token: float = 0.0  # seconds since `started`
+    committed: bool = False  # content has been sent: no attempt may start over
+    first_token: float = 0.0  # seconds since `started`; 0 within one tick of the clock
     outcome: Outcome = "refused"
     status: int = 200
     error: str = ""
-    created: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.created = int(self.started_at)
+    @property
+    def created(self) -> int:
+        """Seconds since the epoch, as answers show them."""
+        return int(self.started_at)
 
     @property
     def answer_id(self) -> str:
         """The id that the client sees."""
         return f"chatcmpl-{self.id}" if self.operation.shape == "chat" else f"cmpl-{self.id}"
 
-    def headers(self) -> Headers:
-        return [(b"x-request-id", self.id.encode()), (b"x-generation-id", self.answer_id.encode())]
+    def headers(self, fixed: HeaderLines) -> HeaderLines:
+        """Header lines of the answer: `fixed`, and the ids by which it can be asked after."""
+        ids = f"x-request-id: {self.id}\r\nx-generation-id: {self.answer_id}\r\n"
+        return HeaderLines(fixed + ids.encode())
 
     def generation(self, now: float) -> Generation:
         """The account of it, `now` being the event loop's clock."""

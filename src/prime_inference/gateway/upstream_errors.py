@@ -21,9 +21,10 @@ from prime_inference.domain.errors import (
 
 MAX_ERROR_BYTES = 64 * 1024
 MAX_MESSAGE_CHARACTERS = 1000
+MAX_RETRY_SECONDS = 3600.0  # nobody waits longer; an upstream may write any number
 
-REFUSALS = frozenset({400, 404, 405, 409, 413, 415, 422})
-"""The request's own fault. 401 and 403 are ours: our credentials, not the client's."""
+REFUSALS = frozenset({400, 409, 413, 422})
+"""The request's own fault. The others are ours: credentials, model name, path, media type."""
 
 _CONTEXT = re.compile(
     r"maximum context length|exceeds? the available context size|context_length_exceeded", re.I
@@ -38,7 +39,7 @@ class _ErrorBody(Struct):
 
 
 class _Envelope(Struct):
-    error: Raw | None = None
+    error: Raw = Raw(b"")  # msgspec decodes no union with `Raw`
     message: str = ""
 
 
@@ -70,7 +71,7 @@ def _context_error(error: _ErrorBody, context_tokens: int) -> ContextLengthExcee
 def _parse(body: bytes) -> _ErrorBody:
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-        if envelope.error is None:
+        if not bytes(envelope.error):
             return _ErrorBody(message=envelope.message)
         return msgspec.json.decode(envelope.error, type=_ErrorBody)
     except (ValueError, RecursionError):
@@ -79,7 +80,5 @@ def _parse(body: bytes) -> _ErrorBody:
 
 def _seconds(retry_after: bytes | None) -> float:
     """A Retry-After in seconds; 1 s where it is missing or a date."""
-    try:
-        return max(0.0, float(retry_after or b"1"))
-    except ValueError:
-        return 1.0
+    text = (retry_after or b"1").strip()
+    return min(float(text), MAX_RETRY_SECONDS) if text.isdigit() else 1.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prime_inference.domain.errors import CapacityExhausted
+from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Deployment
 from prime_inference.gateway.statistics import EndpointStatistics
 from prime_inference.ports.catalog import Catalog
@@ -13,13 +14,20 @@ from prime_inference.wire.http_client import HttpPool, Origin
 RETRY_SECONDS = 1.0  # slots free up at the pace of answers; the engine says nothing better
 
 
+IDLE_CONNECTIONS = 256  # as many as requests that usually run at a time
+
+
 class Upstream:
     """One deployment as this process sees it."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
+        # llama.cpp closes a connection without notice after one streamed answer in three
+        idle = 0 if deployment.engine == "llama.cpp" else IDLE_CONNECTIONS
         self.pool = HttpPool(
-            Origin.parse(deployment.base_url), headers=b"content-type: application/json\r\n"
+            Origin.parse(deployment.base_url),
+            idle=idle,
+            headers=b"content-type: application/json\r\n",
         )
         self.statistics = EndpointStatistics()
         self.in_flight = 0
@@ -45,16 +53,27 @@ class Upstream:
 class Upstreams:
     """Makes and keeps an `Upstream` for each deployment of the catalogue."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, now: Callable[[], float]) -> None:
         self._catalog = catalog
+        self._now = now
         self._by_id: dict[str, Upstream] = {}
 
     def serving(self, model_id: str) -> Sequence[Upstream]:
         """The upstreams of a model; empty when it has none."""
         return [self._of(deployment) for deployment in self._catalog.deployments(model_id)]
 
-    def all(self) -> Sequence[Upstream]:
-        return list(self._by_id.values())
+    def record(self, generations: Sequence[Generation]) -> None:
+        """Note whole answers. Implements `ports.generations.GenerationSink`.
+
+        Failures are noted attempt by attempt, since a generation can outlive several.
+        """
+        for generation in generations:
+            upstream = self._by_id.get(generation.deployment)
+            if upstream is None or generation.outcome != "complete":
+                continue
+            seconds = generation.duration_seconds
+            rate = generation.usage.completion_tokens / seconds if seconds else 0.0
+            upstream.statistics.success(self._now(), generation.first_token_seconds, rate)
 
     def close(self) -> None:
         for upstream in self._by_id.values():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from prime_inference.domain.generation import Generation
 
 
 class GenerationSink(Protocol):
-    """Takes each generation once. Called on the request's path: it may not wait or raise."""
+    """Takes each generation once. Called on the event loop: it may not wait or raise."""
 
-    def record(self, generation: Generation) -> None: ...
+    def record(self, generations: Sequence[Generation]) -> None: ...

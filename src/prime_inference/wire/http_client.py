@@ -10,24 +10,19 @@ Clocks belong to the caller: `Response.fail` ends a wait from outside with the e
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 from urllib.parse import urlsplit
 
-import httptools
+from prime_inference.domain.errors import UpstreamCut, UpstreamTimeout, UpstreamUnreachable
+from prime_inference.wire.http_exchange import ClientConnection, Response
 
-from prime_inference.domain.errors import (
-    UpstreamCut,
-    UpstreamFailure,
-    UpstreamMalformed,
-    UpstreamTimeout,
-    UpstreamUnreachable,
-)
+__all__ = ["HttpPool", "Origin", "Response"]
 
-LINGER_SECONDS = 1.0  # an engine's end of chunked body follows its last event at once
-READ_AHEAD_BYTES = 256 * 1024  # buffered for a slow consumer before the socket is paused
+LINES = re.compile(rb"(?:[^\r\n\0]+\r\n)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +37,12 @@ class Origin:
     def parse(cls, base_url: str) -> Origin:
         """Split `http://host:port/prefix`. Raises ValueError for anything else."""
         parts = urlsplit(base_url)
-        if parts.scheme != "http" or not parts.hostname or parts.query or parts.fragment:
+        odd = parts.query or parts.fragment or "@" in parts.netloc
+        if parts.scheme != "http" or not parts.hostname or odd:
             raise ValueError(f"not an http://host:port/path base URL: {base_url!r}")
-        return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/"))
+        prefix = parts.path.rstrip("/")
+        request_line("GET", prefix + "/")
+        return cls(parts.hostname, parts.port or 80, prefix)
 
     @property
     def authority(self) -> str:
@@ -53,236 +51,42 @@ class Origin:
         return f"{host}:{self.port}"
 
 
-class Response:
-    """The answer of one exchange; `status` is 0 until the head has arrived."""
-
-    __slots__ = (
-        "_buffered", "_chunks", "_connection", "_error", "_paused", "_waiter", "complete",
-        "headers", "status",
-    )  # fmt: skip
-
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
-        self._chunks: list[bytes] = []
-        self._buffered = 0
-        self._paused = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: UpstreamFailure | None = None
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.complete = False
-
-    def header(self, name: bytes) -> bytes | None:
-        """The first header field of that (lower-case) name."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value
-        return None
-
-    async def head(self) -> None:
-        """Wait for the status line and headers. Raises UpstreamFailure."""
-        while not self.status and self._error is None:
-            await self._wait()
-        if not self.status and self._error is not None:
-            raise self._error
-
-    async def chunk(self) -> bytes:
-        """The next body bytes; empty when the answer is complete. Raises UpstreamFailure."""
-        while True:
-            if self._chunks:
-                data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-                self._chunks.clear()
-                self._buffered = 0
-                if self._paused:
-                    self._paused = False
-                    self._connection.resume()
-                return data
-            if self._error is not None:
-                raise self._error
-            if self.complete:
-                return b""
-            await self._wait()
-
-    async def read(self, limit: int) -> bytes:
-        """The whole body. Raises UpstreamFailure, UpstreamMalformed above `limit` bytes."""
-        await self.head()
-        pieces: list[bytes] = []
-        size = 0
-        while data := await self.chunk():
-            size += len(data)
-            if size > limit:
-                raise UpstreamMalformed(f"The upstream's answer is larger than {limit} bytes.")
-            pieces.append(data)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def fail(self, error: UpstreamFailure) -> None:
-        """End the exchange with an error; its connection is closed."""
-        if not self.complete and self._error is None:
-            self._error = error
-            self._wake()
-            self._connection.abort()
-
-    def close(self) -> None:
-        """Give the exchange up; an incomplete one closes its connection, which cancels it."""
-        if not self.complete and self._error is None:
-            self._error = UpstreamCut("The exchange was given up.")
-            self._connection.abort()
-
-    def release(self) -> None:
-        """Nothing more is wanted of an answer that is about to end by itself.
-
-        Its connection is kept if the answer completes within `LINGER_SECONDS`.
-        """
-        if not self.complete and self._error is None:
-            self._connection.loop.call_later(LINGER_SECONDS, self.close)
-
-    # -- called by the connection
-
-    def received_head(self, status: int) -> None:
-        self.status = status
-        self._wake()
-
-    def received_body(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self._buffered += len(data)
-        if self._buffered > READ_AHEAD_BYTES and not self._paused:
-            self._paused = True
-            self._connection.pause()
-        self._wake()
-
-    def completed(self) -> None:
-        self.complete = True
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        waiter = self._waiter = self._connection.loop.create_future()
-        await waiter
+@lru_cache(maxsize=256)  # a gateway sends a handful of different ones, over and over
+def request_line(method: str, target: str) -> bytes:
+    """The first line of a request. Raises ValueError if it would not be exactly that."""
+    if not re.fullmatch(r"[A-Z]+ /[!-~]*", f"{method} {target}"):
+        raise ValueError(f"not a request method and target: {method!r} {target!r}")
+    return f"{method} {target} HTTP/1.1\r\n".encode("ascii")
 
 
-class _Connection(asyncio.Protocol):
-    """One connection to the origin; serves one exchange at a time."""
-
-    __slots__ = ("_parser", "_pool", "_response", "_transport", "alive", "loop", "served")
-
-    def __init__(self, pool: HttpPool) -> None:
-        self._pool = pool
-        self.loop = asyncio.get_running_loop()
-        self._parser: Any = None
-        self._transport: Any = None
-        self._response: Response | None = None
-        self.alive = False
-        self.served = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self.alive = True
-
-    def exchange(self, data: bytes) -> Response:
-        """Send a request and return its answer to come."""
-        response = self._response = Response(self)
-        self._parser = httptools.HttpResponseParser(self)
-        self._transport.write(data)
-        return response
-
-    def data_received(self, data: bytes) -> None:
-        if self._response is None:  # bytes that nobody asked for: never trust this socket again
-            self.abort()
-            return
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail(UpstreamMalformed("The upstream's answer is not HTTP/1.1."))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.alive = False
-        self._pool.forget(self)
-        response = self._response
-        if response is None:
-            return
-        if response.status and self._ends_at_close(response):
-            self._finish()
-        elif response.status:
-            self._fail(UpstreamCut("The upstream closed the connection in mid-answer."))
-        else:
-            self._fail(UpstreamUnreachable("The upstream closed the connection unanswered."))
-
-    @staticmethod
-    def _ends_at_close(response: Response) -> bool:
-        framed = (b"content-length", b"transfer-encoding")
-        return not any(name.lower() in framed for name, _ in response.headers)
-
-    # -- parser callbacks
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._response is not None:
-            self._response.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if self._response is not None and status >= 200:
-            self._response.received_head(status)
-
-    def on_body(self, body: bytes) -> None:
-        if self._response is not None:
-            self._response.received_body(body)
-
-    def on_message_complete(self) -> None:
-        if self._response is not None and self._response.status:
-            self._finish()
-        elif self._response is not None:  # an interim 1xx answer
-            self._response.headers.clear()
-
-    # -- ends
-
-    def _finish(self) -> None:
-        response, self._response = self._response, None
-        assert response is not None
-        self.served += 1
-        self.resume()  # a slow reader may have paused it; the next exchange must not wait for him
-        if self.alive and self._parser.should_keep_alive():
-            self._pool.release(self)
-        else:
-            self.abort()
-        response.completed()
-
-    def _fail(self, error: UpstreamFailure) -> None:
-        response, self._response = self._response, None
-        if response is not None:
-            response.fail(error)
-        self.abort()
-
-    def abort(self) -> None:
-        """Close at once; the upstream sees that its answer is not wanted."""
-        self._response = None
-        if self.alive:
-            self.alive = False
-            self._transport.abort()
-
-    def pause(self) -> None:
-        if self.alive:
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if self.alive:
-            self._transport.resume_reading()
+def check_lines(lines: bytes) -> None:
+    """Raise ValueError for header lines that would end the head, or end otherwise than in CRLF."""
+    if not LINES.fullmatch(lines):
+        raise ValueError("header lines end in CRLF each, and none is empty")
 
 
 class HttpPool:
-    """Connections to one origin. Unbounded by itself: admission bounds it from above."""
+    """Connections to one origin. Unbounded by itself: admission bounds it from above.
+
+    `idle` connections are kept at most; with 0 the origin is told to close each. `headers`,
+    here and in `send`, are whole lines, each ending in CRLF: `http.header_lines` makes them
+    from values that are not our own.
+    """
 
     def __init__(self, origin: Origin, *, idle: int = 256, headers: bytes = b"") -> None:
+        check_lines(headers)
         self.origin = origin
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[ClientConnection] = deque()  # the one used last is taken first
         self._idle_limit = idle
-        self._all: set[_Connection] = set()
+        self._all: set[ClientConnection] = set()
         self._fixed = f"host: {origin.authority}\r\n".encode() + headers
+        if not idle:
+            self._fixed += b"connection: close\r\n"
+        self._closed = False
+        # a gateway asks for a handful of paths: their lines are written and checked once
+        self._request_line = lru_cache(64)(
+            lambda method, path: request_line(method, origin.prefix + path)
+        )
 
     async def send(
         self,
@@ -295,18 +99,12 @@ class HttpPool:
     ) -> Response:
         """Send a request on an idle connection, or on a new one.
 
-        `headers` are whole lines, each ending in CRLF. Raises UpstreamUnreachable and
-        UpstreamTimeout (clock `connect`). Await `Response.head` next.
+        Raises UpstreamUnreachable and UpstreamTimeout (clock `connect`), ValueError for a
+        path or header lines that would break the request up. Await `Response.head` next.
         """
-        message = b"%b %b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n%b" % (
-            method.encode(), (self.origin.prefix + path).encode(), self._fixed, headers,
-            len(body), body,
-        )  # fmt: skip
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.alive:
-                return connection.exchange(message)
-        return (await self._connect(connect_seconds)).exchange(message)
+        head = self._head(method, path, headers, len(body))
+        connection = self._take() or await self._connect(connect_seconds)
+        return connection.exchange(head, body, head_only=method == "HEAD")
 
     async def fetch(
         self,
@@ -324,50 +122,23 @@ class HttpPool:
         such a close before any byte of an answer is sent again on a new connection. `watch` is
         given each exchange as it starts, so that a clock can end it with `Response.fail`.
         """
-        reused = bool(self._idle)
+        head = self._head(method, path, headers, len(body))
         while True:
-            response = await self.send(
-                method, path, body, headers=headers, connect_seconds=connect_seconds
-            )
+            connection = self._take() or await self._connect(connect_seconds)
+            response = connection.exchange(head, body, head_only=method == "HEAD")
             if watch is not None:
                 watch(response)
             try:
                 await response.head()
             except UpstreamUnreachable:
-                if not reused:
+                if not response.reused:
                     raise
-                reused = False
-                self.drop_idle()
+                self.drop_idle()  # so that the next one is new, and this the only repetition
             except BaseException:
                 response.close()
                 raise
             else:
                 return response
-
-    async def _connect(self, seconds: float) -> _Connection:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(seconds):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self), self.origin.host, self.origin.port
-                )
-        except TimeoutError:
-            raise UpstreamTimeout(
-                "The upstream did not accept a connection.", clock="connect"
-            ) from None
-        except OSError as error:
-            raise UpstreamUnreachable("The upstream cannot be reached.") from error
-        self._all.add(connection)
-        return connection
-
-    def release(self, connection: _Connection) -> None:
-        if len(self._idle) < self._idle_limit:
-            self._idle.append(connection)
-        else:
-            connection.abort()
-
-    def forget(self, connection: _Connection) -> None:
-        self._all.discard(connection)
 
     def drop_idle(self) -> None:
         """Close every idle connection."""
@@ -375,7 +146,53 @@ class HttpPool:
             self._idle.pop().abort()
 
     def close(self) -> None:
-        """Close every connection; exchanges in flight fail."""
+        """Close every connection; exchanges in flight fail, and later ones."""
+        self._closed = True
         self._idle.clear()
         for connection in list(self._all):
+            connection.fail(UpstreamCut("The upstream is no longer in use."))
+
+    def _head(self, method: str, path: str, headers: bytes, length: int) -> bytes:
+        check_lines(headers)
+        line = self._request_line(method, path)
+        return b"%b%b%bcontent-length: %d\r\n\r\n" % (line, self._fixed, headers, length)
+
+    def _take(self) -> ClientConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.alive:
+                return connection
+        return None
+
+    async def _connect(self, seconds: float) -> ClientConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await loop.create_connection(
+                    lambda: ClientConnection(self), self.origin.host, self.origin.port
+                )
+        except TimeoutError:
+            raise UpstreamTimeout(
+                "The upstream did not accept a connection.", clock="connect"
+            ) from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: no host can have such a name
+            raise UpstreamUnreachable("The upstream cannot be reached.") from error
+        # only now is it certain to be told of its end: a connect that is cancelled is not
+        if self._closed or not connection.alive:
             connection.abort()
+            raise UpstreamUnreachable("The upstream closed the connection at once.")
+        self._all.add(connection)
+        return connection
+
+    # -- called by connections
+
+    def release(self, connection: ClientConnection) -> None:
+        if len(self._idle) < self._idle_limit:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def forget(self, connection: ClientConnection) -> None:
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)

@@ -18,7 +18,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class SseFramer:
     """Turns chunks of bytes into the data of whole events.
 
-    `feed` raises UpstreamMalformed when one event is larger than `max_event` bytes.
+    The events do not depend on where the chunks are cut. One that is larger than
+    `max_event` bytes raises UpstreamMalformed, once those before it have been handed over.
     """
 
     def __init__(self, max_event: int = MAX_EVENT_BYTES) -> None:
@@ -27,42 +28,62 @@ class SseFramer:
         self._ends_line = False
         self._skip_lf = False
         self._at_start = True
+        self._oversize = False
         self._max_event = max_event
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of every event that `chunk` completes, in order."""
         if self._skip_lf or b"\r" in chunk:
             chunk = self._normalise(chunk)
-        if not chunk:
-            return []
-        if b"\n\n" not in chunk and not (self._ends_line and chunk.startswith(b"\n")):
+        events: list[bytes] = []
+        if self._oversize or not chunk:
+            pass
+        elif b"\n\n" in chunk or (self._ends_line and chunk.startswith(b"\n")):
+            events = self._complete(chunk)
+        else:
             self._keep(chunk)
-            return []
-        if self._parts:
-            chunk = b"".join([*self._parts, chunk])
-            self._parts.clear()
-            self._size = 0
-        *blocks, rest = chunk.split(b"\n\n")
-        self._ends_line = False
-        if rest:
-            self._keep(rest)
-        if self._at_start:
-            self._at_start = False
-            blocks[0] = blocks[0].removeprefix(BYTE_ORDER_MARK)
-        return [data for block in blocks if (data := event_data(block)) is not None]
+        if self._oversize and not events:
+            raise UpstreamMalformed("The upstream sent an event that is too large.")
+        return events
 
     def end(self) -> bytes:
         """Bytes left over at the end of the stream: an event that was never completed."""
-        rest = b"".join(self._parts).strip(b"\n")
+        rest = b"".join(self._parts)
         self._parts.clear()
-        return rest
+        if self._at_start:
+            rest = rest.removeprefix(BYTE_ORDER_MARK)
+        return rest.strip(b"\n")
+
+    def _complete(self, chunk: bytes) -> list[bytes]:
+        """The events up to the last blank line."""
+        if self._parts:
+            chunk = b"".join([*self._parts, chunk])
+            self._parts.clear()
+        *blocks, rest = chunk.split(b"\n\n")
+        self._size = 0
+        self._ends_line = False
+        events: list[bytes] = []
+        for block in blocks:
+            if len(block) > self._max_event:
+                self._oversize = True
+                return events
+            if self._at_start:
+                self._at_start = False
+                block = block.removeprefix(BYTE_ORDER_MARK)
+            data = event_data(block)
+            if data is not None:
+                events.append(data)
+        if rest:
+            self._keep(rest)
+        return events
 
     def _keep(self, data: bytes) -> None:
         self._parts.append(data)
         self._size += len(data)
         self._ends_line = data.endswith(b"\n")
-        if self._size > self._max_event:
-            raise UpstreamMalformed("The upstream sent an event that is too large.")
+        if self._size - self._ends_line > self._max_event:
+            self._oversize = True
+            self._parts.clear()
 
     def _normalise(self, chunk: bytes) -> bytes:
         """CRLF and CR to LF; a CR at the end of a chunk ends its line at once."""

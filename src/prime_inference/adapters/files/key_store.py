@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 
 from prime_inference.domain import keys as api_keys
+from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
 
 LOCAL_TENANT = "local"
 
 
-class StateFolderError(Exception):
+class StateFolderError(CannotStart):
     """The state folder cannot be used; the message says why and what to do."""
 
 

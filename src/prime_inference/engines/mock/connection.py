@@ -60,10 +60,7 @@ class Exchange:
 
     def play(self) -> None:
         """Write what is due now, and have the pacer call for the rest."""
-        data = b""
-        if self._script.steps and self._script.steps[0].after <= 0:
-            data = self._take()
-        self._proceed(data)
+        self._proceed([])
 
     def _on_due(self) -> None:
         if self.over:
@@ -71,7 +68,7 @@ class Exchange:
         if self._connection.congestion is not None:
             self._connection.congestion = self._on_due
             return
-        self._proceed(self._take())
+        self._proceed([self._take()])
 
     def _take(self) -> bytes:
         step = self._script.steps[self._index]
@@ -80,13 +77,13 @@ class Exchange:
             self.seen.tokens = step.tokens
         return step.data
 
-    def _proceed(self, data: bytes) -> None:
-        """Write `data` with all that follows it at once, then wait or end."""
+    def _proceed(self, pieces: list[bytes]) -> None:
+        """Write `pieces` with all that follows them at once, then wait or end."""
         steps = self._script.steps
         while self._index < len(steps) and steps[self._index].after <= 0:
-            data += self._take()
-        if data:
-            self._connection.write(data)
+            pieces.append(self._take())
+        if pieces:
+            self._connection.write(b"".join(pieces))
         if self._index < len(steps):
             self._due += steps[self._index].after
             self._pacer.at(self._due, self._on_due)

@@ -56,6 +56,7 @@ MODEL_PREFIX = "mock/"  # what follows it in a model's name is a behaviour or a 
 PLAIN_MODEL = "mock/plain"
 CONTEXT_TOKENS = 131_072
 EMBEDDING_DIMENSIONS = 8
+SEND_BUFFER_BYTES = 128 * 1024  # the kernel would hold 2.5 MB, and hide a reader that stopped
 PLANS = 256  # rendered answers kept; a benchmark repeats one request for ever
 PLAN_BODY_BYTES = 64 * 1024  # larger requests are not kept
 
@@ -125,6 +126,7 @@ class MockEngine:
         self.pacer = Pacer(self._loop)
         listener = socket.create_server((host, port), backlog=4096)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._listener = await self._loop.create_server(
             lambda: MockConnection(self, self._loop), sock=listener
         )

@@ -39,8 +39,8 @@ class Pacer:
 
     def _run(self) -> None:
         self._timer = None
-        now = int(self._loop.time() / TICK)
-        while self._ticks and self._ticks[0] <= max(now, self._armed):
+        last = max(int(self._loop.time() / TICK), self._armed)  # a call may arm a later one
+        while self._ticks and self._ticks[0] <= last:
             for call in self._due.pop(heapq.heappop(self._ticks)):
                 call()
         if self._ticks and self._timer is None:

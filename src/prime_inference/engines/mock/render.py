@@ -66,7 +66,7 @@ def render(
     stream = request.stream
     return Rendered(
         body=_rest(body),
-        lead=list(_lead(writer, request, answer)) if stream else (),
+        lead=list(_lead(writer, request, answer, usage)) if stream else (),
         frames=list(_frames(writer, request, answer, usage)) if stream else (),
         finish=list(_finish(writer, request, answer, finish, usage)) if stream else (),
         usage=_rest({"choices": [], "usage": usage_object(answer, answer.completion_tokens)})
@@ -95,13 +95,13 @@ def _rest(fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode(fields)[1:]
 
 
-def _lead(writer: _Writer, request: Request, answer: Answer) -> Iterator[bytes]:
+def _lead(writer: _Writer, request: Request, answer: Answer, usage: bool) -> Iterator[bytes]:
     for n, _ in enumerate(answer.choices):
         if (choice := writer.opening(n)) is not None:
             event: dict[str, Any] = {"choices": [choice]}
             if request.return_token_ids:
                 event["prompt_token_ids"] = prompt_ids(answer)
-            if request.counts_along:
+            if usage and request.counts_along:
                 event["usage"] = usage_object(answer, 0)
             yield _rest(event)
 

@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from prime_inference.domain.errors import UpstreamMalformed
-from prime_inference.domain.usage import Usage
+from prime_inference.domain.usage import NO_USAGE, Usage
 
 Count = Annotated[int, Meta(ge=0)]
+NULL = Raw(b"null")  # of a union with `Raw`, msgspec decodes only the other members
 
 
 class PromptDetails(Struct, omit_defaults=True):
@@ -90,7 +91,7 @@ class Choice(Struct):
     delta: Message | None = None
     message: Message | None = None
     text: str | None = None
-    logprobs: Raw | None = None
+    logprobs: Raw = NULL
     finish_reason: str | None = None
 
 
@@ -100,7 +101,12 @@ class Answer(Struct):
     choices: list[Choice] = []
     usage: UpstreamUsage | None = None
     timings: Timings | None = None
-    error: Raw | None = None
+    error: Raw = NULL
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is an error instead of an answer."""
+        return bytes(self.error) != b"null"
 
 
 _answers = msgspec.json.Decoder(Answer)
@@ -112,6 +118,11 @@ def decode_answer(data: bytes) -> Answer:
         return _answers.decode(data)
     except (ValueError, RecursionError):
         raise UpstreamMalformed("The upstream's answer is not what its API promises.") from None
+
+
+def answer_usage(answer: Answer) -> Usage:
+    """The token counts that an answer carries."""
+    return answer.usage.to_usage() if answer.usage is not None else NO_USAGE
 
 
 def usage_object(usage: Usage) -> dict[str, object]:

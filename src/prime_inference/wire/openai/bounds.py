@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -22,8 +24,10 @@ MAX_LOGIT_BIASES = 1024  # OpenAI's own limit is 300 in practice
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64  # OpenAI allows 10 levels of properties, each about 4 levels of JSON
-MAX_PROMPTS = 128  # of a completions or embeddings request
+MAX_ENUM_VALUES = 1000  # OpenAI's limit; grammar compilers take time for each value
+MAX_PROMPTS = 128  # of a completions request, times its `n`
 MAX_INPUTS = 2048  # OpenAI's limit for embeddings
+MAX_DIMENSIONS = 16_384  # of one embedding; the largest models give 8,192
 MAX_SCHEMAS_REMEMBERED = 4096  # 32 bytes each
 
 _json = msgspec.json.Decoder()
@@ -39,7 +43,7 @@ class SchemaBounds:
         self._passed: OrderedDict[bytes, None] = OrderedDict()
 
     def check(self, schema: msgspec.Raw, param: str) -> None:
-        """Raises InvalidRequest when the schema is no object, too large or too deep."""
+        """Raises InvalidRequest when the schema is no object, too large, too deep or too wide."""
         raw = bytes(schema)
         if len(raw) > MAX_SCHEMA_BYTES:
             raise InvalidRequest(f"'{param}' is larger than {MAX_SCHEMA_BYTES} bytes.", param=param)
@@ -47,12 +51,19 @@ class SchemaBounds:
         if digest in self._passed:
             self._passed.move_to_end(digest)
             return
-        value = _json.decode(raw)
+        try:
+            value = _json.decode(raw)
+        except (ValueError, RecursionError):  # the request's decoder passes over what is inside
+            raise InvalidRequest(f"'{param}' is not valid JSON.", param=param) from None
         if not isinstance(value, dict):
             raise InvalidRequest(f"'{param}' must be a JSON schema object.", param=param)
         if nesting(value) > MAX_SCHEMA_DEPTH:
             raise InvalidRequest(
                 f"'{param}' is nested deeper than {MAX_SCHEMA_DEPTH} levels.", param=param
+            )
+        if enum_values(value) > MAX_ENUM_VALUES:
+            raise InvalidRequest(
+                f"'{param}' has more than {MAX_ENUM_VALUES} enum values.", param=param
             )
         self._passed[digest] = None
         if len(self._passed) > MAX_SCHEMAS_REMEMBERED:
@@ -61,11 +72,26 @@ class SchemaBounds:
 
 def nesting(value: object) -> int:
     """Depth of objects and arrays in a JSON value: 0 for a scalar, 1 for `{}`."""
-    depth = 0
+    return sum(1 for _ in _layers(value))
+
+
+def enum_values(schema: object) -> int:
+    """How many values all `enum` keywords of a schema list."""
+    return sum(
+        len(values)
+        for layer in _layers(schema)
+        for item in layer
+        if isinstance(item, dict) and isinstance(values := item.get("enum"), list)
+    )
+
+
+def _layers(value: object) -> Iterator[list[dict[str, Any] | list[Any]]]:
+    """The objects and arrays of a JSON value, outermost first, without recursion."""
     layer = [value]
-    while layer := [item for item in layer if isinstance(item, dict | list)]:
-        depth += 1
+    while containers := [item for item in layer if isinstance(item, dict | list)]:
+        yield containers
         layer = [
-            child for item in layer for child in (item.values() if isinstance(item, dict) else item)
+            child
+            for item in containers
+            for child in (item.values() if isinstance(item, dict) else item)
         ]
-    return depth

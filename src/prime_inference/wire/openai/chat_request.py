@@ -36,7 +36,10 @@ Opaque = Annotated[str, Meta(max_length=512)]  # identifiers that the caller mak
 
 
 class _Closed(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A type that refuses fields it does not know and writes no field that was not set."""
+    """A type that refuses fields it does not know and writes no field that was not set.
+
+    Types whose `type` may be left out write it all the same: engines ask for it.
+    """
 
 
 class TextPart(_Closed, tag_field="type", tag="text"):
@@ -78,7 +81,7 @@ class FunctionCall(_Closed):
     arguments: str
 
 
-class ToolCall(_Closed):
+class ToolCall(_Closed, omit_defaults=False):
     id: str
     function: FunctionCall
     type: Literal["function"] = "function"
@@ -142,7 +145,7 @@ class FunctionDefinition(_Closed):
     strict: bool | UnsetType | None = UNSET
 
 
-class Tool(_Closed):
+class Tool(_Closed, omit_defaults=False):
     function: FunctionDefinition
     type: Literal["function"] = "function"
 
@@ -151,7 +154,7 @@ class NamedFunction(_Closed):
     name: str
 
 
-class NamedToolChoice(_Closed):
+class NamedToolChoice(_Closed, omit_defaults=False):
     function: NamedFunction
     type: Literal["function"] = "function"
 
@@ -208,13 +211,17 @@ class ChatRequest(_Closed):
     metadata: Any = None
     min_p: Probability | None = None
     modalities: list[str] | None = None
+    moderation: Any = None
     n: Choices | None = None
     parallel_tool_calls: bool | None = None
     prediction: Any = None
     presence_penalty: Penalty | None = None
     prompt_cache_key: Opaque | None = None
+    prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
     repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
     response_format: ResponseFormat | None = None
     safety_identifier: Opaque | None = None
@@ -289,6 +296,6 @@ def _check_tools(request: ChatRequest, schemas: SchemaBounds) -> None:
         )
     if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
         raise InvalidRequest(
-            f"'tool_choice' names '{choice.function.name}', which is not among 'tools'.",
+            "'tool_choice' names a function that is not among 'tools'.",
             param="tool_choice.function.name",
         )

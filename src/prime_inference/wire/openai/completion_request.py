@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from prime_inference.domain.errors import InvalidRequest
-from prime_inference.wire.openai.bounds import MAX_INPUTS, MAX_PROMPTS
+from prime_inference.wire.openai.bounds import MAX_DIMENSIONS, MAX_INPUTS, MAX_PROMPTS
 from prime_inference.wire.openai.chat_request import (
     Choices,
     LogitBias,
@@ -27,6 +27,7 @@ from prime_inference.wire.openai.decode import decode
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+Text = Annotated[str, Meta(min_length=1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -38,7 +39,7 @@ class CompletionRequest(_Closed):
 
     model: ModelName
     prompt: str | list[Any]
-    best_of: Any = None
+    best_of: Choices | None = None
     echo: Literal[False] | bool | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
@@ -71,7 +72,7 @@ class EmbeddingRequest(_Closed):
 
     model: ModelName
     input: str | list[Any]
-    dimensions: TokenCount | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: Opaque | None = None
 
@@ -83,7 +84,11 @@ _embeddings = msgspec.json.Decoder(EmbeddingRequest)
 def decode_completion_request(body: bytes) -> CompletionRequest:
     """Raises InvalidRequest."""
     request = decode(_completions, body)
-    _check_prompts(request.prompt, "prompt", MAX_PROMPTS)
+    prompts = _check_prompts(request.prompt, "prompt", MAX_PROMPTS)
+    if prompts * (request.n or 1) > MAX_PROMPTS:
+        raise InvalidRequest(
+            f"'n' times the number of prompts is more than {MAX_PROMPTS}.", param="n"
+        )
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
@@ -98,24 +103,25 @@ def decode_embedding_request(body: bytes) -> EmbeddingRequest:
     return request
 
 
-def _check_prompts(value: str | list[Any], param: str, limit: int) -> None:
-    """Text, token ids, a list of texts, or a list of lists of token ids."""
+def _check_prompts(value: str | list[Any], param: str, limit: int) -> int:
+    """How many prompts: text, token ids, a list of texts, or a list of lists of token ids."""
     if isinstance(value, str):
         if not value:
             raise InvalidRequest(f"'{param}' must not be empty.", param=param)
-        return
+        return 1
     if not value:
         raise InvalidRequest(f"'{param}' must not be an empty list.", param=param)
     if _fits(value, TokenIds):
-        return
+        return 1
     if len(value) > limit:
         raise InvalidRequest(f"'{param}' has more than {limit} items.", param=param)
-    if not _fits(value, list[Annotated[str, Meta(min_length=1)]] | list[TokenIds]):
+    if not _fits(value, list[Text]) and not _fits(value, list[TokenIds]):
         raise InvalidRequest(
             f"Invalid value for '{param}': expected a string, a list of strings, a list of token"
             " ids, or a list of lists of token ids.",
             param=param,
         )
+    return len(value)
 
 
 def _fits(value: object, target: Any) -> bool:

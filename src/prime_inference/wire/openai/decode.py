@@ -12,6 +12,8 @@ from prime_inference.domain.suggestions import did_you_mean
 
 T = TypeVar("T")
 
+MAX_QUOTED_CHARACTERS = 200  # of what the client sent: its own text is no news to it
+
 _UNKNOWN = re.compile(
     r"Object contains unknown field `(?P<field>.*?)`(?: - at `(?P<path>.*)`)?", re.S
 )
@@ -38,6 +40,7 @@ def _explain(text: str, target: object) -> InvalidRequest:
         return _unknown_field(unknown["field"], unknown["path"] or "$", target)
     located = _AT.fullmatch(text)
     what, path = (located["what"], located["path"]) if located else (text, "$")
+    what = _shorten(what)
     if missing := _MISSING.fullmatch(what):
         param = _join(path, missing["field"])
         return InvalidRequest(f"Missing required parameter: '{param}'.", param=param)
@@ -48,13 +51,18 @@ def _explain(text: str, target: object) -> InvalidRequest:
 
 
 def _unknown_field(name: str, path: str, target: object) -> UnknownParameter:
-    param = _join(path, name)
+    param = _shorten(_join(path, name))
     known: tuple[str, ...] = ()
     if path == "$" and isinstance(target, type) and issubclass(target, msgspec.Struct):
         known = target.__struct_encode_fields__
     return UnknownParameter(
         f"Unknown parameter: '{param}'.{did_you_mean(name, known)}", param=param
     )
+
+
+def _shorten(text: str) -> str:
+    limit = MAX_QUOTED_CHARACTERS
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def _join(path: str, name: str = "") -> str:

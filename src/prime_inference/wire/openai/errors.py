@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from prime_inference.domain.errors import ApiError
+from prime_inference.domain.errors import ApiError, MethodNotAllowed
 from prime_inference.wire.http import Headers
 
 JSON_TYPE = (b"content-type", b"application/json")
@@ -28,4 +28,6 @@ def render_error(error: ApiError, status: int | None = None) -> tuple[int, Heade
     headers = [JSON_TYPE]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
     return status or error.status, headers, msgspec.json.encode({"error": error_object(error)})

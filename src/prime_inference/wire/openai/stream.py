@@ -34,7 +34,7 @@ DONE_EVENT = b"data: [DONE]\n\n"
 _encoder = msgspec.json.Encoder()
 
 
-class _ChoiceState:
+class ChoiceState:
     """What has been seen and sent of one choice."""
 
     __slots__ = ("finish", "opened", "seen_tool_calls", "tool_ids", "tool_indices")
@@ -86,7 +86,7 @@ class AnswerStream:
         self._head = b"data: " + head[:-1]
         self._include_usage = include_usage
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
-        self._states = [_ChoiceState() for _ in range(choices)]
+        self._states = [ChoiceState() for _ in range(choices)]
         self._counted = 0
         self._reported: Usage | None = None
         self.committed = False
@@ -107,7 +107,7 @@ class AnswerStream:
     def feed(self, data: bytes) -> bytes:
         """Bytes to send for one upstream event; empty if it carries nothing for the client."""
         answer = decode_answer(data)
-        if answer.error is not None:
+        if answer.failed:
             raise UpstreamFailure("The model's engine reported an error in mid-answer.")
         self._count(answer)
         pieces = [piece for choice in answer.choices if (piece := self._choice(choice))]
@@ -162,20 +162,22 @@ class AnswerStream:
         return piece
 
     def _has_content(self, choice: Choice) -> bool:
+        """Whether it is a token's; one that is part of a character has logprobs and no text."""
         if self._shape == "text":
-            return bool(choice.text)
-        return choice.delta is not None and choice.delta.has_content
+            return bool(choice.text) or bytes(choice.logprobs) != b"null"
+        if choice.delta is None:
+            return False
+        return choice.delta.has_content or bytes(choice.logprobs) != b"null"
 
-    def _chunk(self, choice: Choice, state: _ChoiceState) -> bytes:
+    def _chunk(self, choice: Choice, state: ChoiceState) -> bytes:
         if self._shape == "text":
-            body = _encoder.encode(choice.text)
+            body = _encoder.encode(choice.text or "")
         else:
             assert choice.delta is not None
             body = _encoder.encode(self._delta(choice.delta, state))
-        logprobs = bytes(choice.logprobs) if choice.logprobs is not None else b"null"
-        return self._write(choice.index, body, logprobs, b"null")
+        return self._write(choice.index, body, bytes(choice.logprobs), b"null")
 
-    def _delta(self, delta: Message, state: _ChoiceState) -> Message:
+    def _delta(self, delta: Message, state: ChoiceState) -> Message:
         delta.role = None if state.opened else "assistant"
         state.opened = True
         if delta.reasoning is not None:
@@ -185,7 +187,7 @@ class AnswerStream:
             state.renumber(delta.tool_calls)
         return delta
 
-    def _last_chunk(self, index: int, state: _ChoiceState) -> bytes:
+    def _last_chunk(self, index: int, state: ChoiceState) -> bytes:
         finish = state.finish
         assert finish is not None
         if finish == "stop" and state.seen_tool_calls:

@@ -2,82 +2,112 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from prime_inference.domain.errors import UpstreamCut, UpstreamFailure, UpstreamMalformed
 from prime_inference.domain.usage import Usage
-from prime_inference.wire.openai.answers import Choice, Message, decode_answer, usage_object
+from prime_inference.wire.openai.answers import (
+    Answer,
+    Choice,
+    FunctionDelta,
+    Message,
+    usage_object,
+)
 from prime_inference.wire.openai.stream import BROKEN_FINISHES, Shape
 
 OBJECTS: dict[Shape, str] = {"chat": "chat.completion", "text": "text_completion"}
+
+
+class _Call(Struct):
+    id: str | None
+    function: FunctionDelta | None
+    type: str = "function"
+
+
+class _Message(Struct):
+    content: str | None
+    refusal: str | None
+    role: str = "assistant"
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[_Call] | UnsetType = UNSET
+
+
+class _ChatChoice(Struct):
+    index: int
+    message: _Message
+    logprobs: Raw
+    finish_reason: str
+
+
+class _TextChoice(Struct):
+    index: int
+    text: str
+    logprobs: Raw
+    finish_reason: str
+
+
+class _Body(Struct):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[_ChatChoice] | list[_TextChoice]
+    usage: dict[str, Any] | UnsetType
+
 
 _encoder = msgspec.json.Encoder()
 
 
 def rebuild_answer(
-    shape: Shape, data: bytes, *, answer_id: str, created: int, model: str, choices: int
-) -> tuple[bytes, Usage]:
-    """The client's body and its usage. Raises UpstreamFailure for anything but a whole answer."""
-    answer = decode_answer(data)
-    if answer.error is not None:
+    shape: Shape,
+    answer: Answer,
+    usage: Usage,
+    *,
+    answer_id: str,
+    created: int,
+    model: str,
+    choices: int,
+) -> bytes:
+    """The client's body. Raises UpstreamFailure for anything but a whole answer."""
+    if answer.failed:
         raise UpstreamFailure("The model's engine reported an error.")
     if len(answer.choices) != choices:
         raise UpstreamMalformed("The upstream gave another number of choices than asked for.")
-    rebuild = _text_choice if shape == "text" else _chat_choice
-    body: dict[str, object] = {
-        "id": answer_id,
-        "object": OBJECTS[shape],
-        "created": created,
-        "model": model,
-        "choices": [rebuild(choice) for choice in answer.choices],
-    }
-    usage = Usage()
-    if answer.usage is not None:
-        usage = answer.usage.to_usage()
-        body["usage"] = usage_object(usage)
-    return _encoder.encode(body), usage
+    rebuilt = (
+        [_text_choice(choice) for choice in answer.choices]
+        if shape == "text"
+        else [_chat_choice(choice) for choice in answer.choices]
+    )
+    counts = usage_object(usage) if usage.source == "upstream" else UNSET
+    return _encoder.encode(_Body(answer_id, OBJECTS[shape], created, model, rebuilt, counts))
 
 
-def _chat_choice(choice: Choice) -> dict[str, object]:
+def _chat_choice(choice: Choice) -> _ChatChoice:
     if choice.message is None:
         raise UpstreamMalformed("The upstream gave a choice without a message.")
     message = _message(choice.message)
     finish = _finish(choice)
-    if finish == "stop" and "tool_calls" in message:
+    if finish == "stop" and message.tool_calls is not UNSET:
         finish = "tool_calls"
-    return {
-        "index": choice.index,
-        "message": message,
-        "logprobs": choice.logprobs,
-        "finish_reason": finish,
-    }
+    return _ChatChoice(choice.index, message, choice.logprobs, finish)
 
 
-def _text_choice(choice: Choice) -> dict[str, object]:
+def _text_choice(choice: Choice) -> _TextChoice:
     if choice.text is None:
         raise UpstreamMalformed("The upstream gave a choice without text.")
-    return {
-        "index": choice.index,
-        "text": choice.text,
-        "logprobs": choice.logprobs,
-        "finish_reason": _finish(choice),
-    }
+    return _TextChoice(choice.index, choice.text, choice.logprobs, _finish(choice))
 
 
-def _message(message: Message) -> dict[str, object]:
-    body: dict[str, object] = {
-        "role": "assistant",
-        "content": message.content,
-        "refusal": message.refusal,
-    }
+def _message(message: Message) -> _Message:
+    rebuilt = _Message(message.content, message.refusal)
     if reasoning := message.reasoning_content or message.reasoning:
-        body["reasoning_content"] = reasoning
+        rebuilt.reasoning_content = reasoning
     if message.tool_calls:
-        body["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": call.function}
-            for call in message.tool_calls
-        ]
-    return body
+        rebuilt.tool_calls = [_Call(call.id, call.function) for call in message.tool_calls]
+    return rebuilt
 
 
 def _finish(choice: Choice) -> str:

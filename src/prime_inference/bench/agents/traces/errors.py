@@ -1,0 +1,30 @@
+"""What is wrong with a trace file, and where."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+
+
+class TraceError(ValueError):
+    """A line that is not of its form. `line` counts from 1; `field` is a path into the line."""
+
+    def __init__(self, file: str, line: int, field: str, problem: str) -> None:
+        where = f"field {field}: " if field else ""
+        super().__init__(f"{file}, line {line}: {where}{problem}")
+        self.file = file
+        self.line = line
+        self.field = field
+        self.problem = problem
+
+    @classmethod
+    def decoding(cls, file: str, line: int, error: msgspec.DecodeError) -> TraceError:
+        """From a decoder's error, whose text ends in the path of the field."""
+        text = str(error)
+        match = _PATH.search(text)
+        if match is None:
+            return cls(file, line, "", text)
+        return cls(file, line, match["path"], text[: match.start()])

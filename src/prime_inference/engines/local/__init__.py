@@ -1,0 +1,1 @@
+"""A real model on this machine: llama.cpp in a supervised child process."""

@@ -1,0 +1,25 @@
+"""How long to wait before a process that died is started again."""
+
+from __future__ import annotations
+
+PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""A single crash costs little more than loading (about 1 s for the default model); a crash loop
+loads at most twice a minute, and who repairs its cause waits half a minute for the effect."""
+
+HEALTHY_SECONDS = 60.0
+"""A run longer than the longest pause is no part of a crash loop."""
+
+
+class Backoff:
+    """Pauses that grow while runs are short."""
+
+    def __init__(self) -> None:
+        self._short_runs = 0
+
+    def pause(self, ran_seconds: float) -> float:
+        """Seconds to wait after a run that lasted so long; 0 stands for one that never began."""
+        if ran_seconds >= HEALTHY_SECONDS:
+            self._short_runs = 0
+        pause = PAUSES_SECONDS[min(self._short_runs, len(PAUSES_SECONDS) - 1)]
+        self._short_runs += 1
+        return pause

@@ -1,0 +1,167 @@
+"""Ask two OpenAI-compatible endpoints the same questions, and remember every answer.
+
+The two differ in their KV cache only: BF16 or FP8 on one side, NVFP4 on the other. Answers go
+to a file of JSON lines as they come, so a run that stops is taken up where it stopped; the
+first line is the run's settings, and a file of other settings is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import msgspec
+
+from prime_inference.kvcache.accuracy.tasks import Question
+from prime_inference.kvcache.errors import KvCacheError
+
+ANSWER_TOKENS: Final = 512  # the longest expected answer, eight facts, takes about 200
+TIMEOUT: Final = httpx.Timeout(connect=10, read=900, write=60, pool=None)  # 128K takes minutes
+ATTEMPTS: Final = 3  # a connection that breaks once in hours must not cost the run
+RETRY_SECONDS: Final = 1.0
+
+
+class EndpointFailed(KvCacheError):
+    """An endpoint refused a question, or did not answer after all attempts."""
+
+
+class RunMismatch(KvCacheError):
+    """The file of answers belongs to a run with other settings."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What one endpoint said to one question."""
+
+    side: str
+    question: str
+    score: float
+    text: str
+
+
+class RunSettings(msgspec.Struct, frozen=True, tag="settings"):
+    """What makes two runs the same run."""
+
+    seed: int
+    lengths: tuple[int, ...]
+    per_cell: int
+    tasks: tuple[str, ...]
+    models: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`base_url` ends in /v1; `side` is `reference` or `candidate`."""
+
+    side: str
+    base_url: str
+    model: str
+    api_key: str | None = None
+
+
+class AnswerFile:
+    """The JSON lines of one run."""
+
+    def __init__(self, path: Path, settings: RunSettings) -> None:
+        """Open or begin the file. Raises `RunMismatch`."""
+        self._path = path
+        self.answers: dict[tuple[str, str], Answer] = {}
+        if not path.exists():
+            path.write_bytes(msgspec.json.encode(settings) + b"\n")
+            return
+        first, *rest = path.read_bytes().split(b"\n")
+        try:
+            known = msgspec.json.decode(first, type=RunSettings)
+        except msgspec.MsgspecError as error:
+            raise RunMismatch(f"{path} does not begin with a run's settings") from error
+        if known != settings:
+            raise RunMismatch(f"{path} holds another run: {first.decode()}")
+        whole = rest[:-1]  # after the last line feed stands nothing, or a line cut short
+        for line in whole:
+            answer = msgspec.json.decode(line, type=Answer)
+            self.answers[answer.side, answer.question] = answer
+        if rest and rest[-1]:
+            path.write_bytes(b"\n".join([first, *whole]) + b"\n")
+
+    def add(self, answer: Answer) -> None:
+        """Keep an answer, on disk before this returns."""
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(answer) + b"\n")
+        self.answers[answer.side, answer.question] = answer
+
+
+async def ask_all(
+    endpoints: Sequence[Endpoint],
+    questions: Sequence[Question],
+    file: AnswerFile,
+    *,
+    concurrency: int = 4,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> None:
+    """Put every question to every endpoint that has not answered it yet.
+
+    `concurrency` questions are under way at each endpoint. `progress` gets (done, all).
+    Raises `EndpointFailed` once a question has failed `ATTEMPTS` times.
+    """
+    total = len(endpoints) * len(questions)
+    progress(len(file.answers), total)
+    async with httpx.AsyncClient(timeout=TIMEOUT) as client, asyncio.TaskGroup() as group:
+        for endpoint in endpoints:
+            slots = asyncio.Semaphore(concurrency)
+            for question in questions:
+                if (endpoint.side, question.id) not in file.answers:
+                    group.create_task(
+                        _ask_one(client, endpoint, question, file, slots, progress, total)
+                    )
+
+
+async def _ask_one(
+    client: httpx.AsyncClient,
+    endpoint: Endpoint,
+    question: Question,
+    file: AnswerFile,
+    slots: asyncio.Semaphore,
+    progress: Callable[[int, int], None],
+    total: int,
+) -> None:
+    async with slots:
+        text = await _answer(client, endpoint, question)
+    file.add(Answer(endpoint.side, question.id, question.score(text), text))
+    progress(len(file.answers), total)
+
+
+async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, question: Question) -> str:
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+    body = {
+        "model": endpoint.model,
+        "messages": [{"role": "user", "content": question.prompt}],
+        "temperature": 0,
+        "max_tokens": ANSWER_TOKENS,
+    }
+    last = ""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(RETRY_SECONDS * attempt)
+        try:
+            reply = await client.post(
+                f"{endpoint.base_url.rstrip('/')}/chat/completions", json=body, headers=headers
+            )
+        except httpx.TransportError as error:
+            last = repr(error)
+            continue
+        if reply.status_code == httpx.codes.OK:
+            return _content(reply, endpoint)
+        last = f"status {reply.status_code}: {reply.text[:200]}"
+        if reply.status_code < 500 and reply.status_code != httpx.codes.TOO_MANY_REQUESTS:
+            break
+    raise EndpointFailed(f"{endpoint.side} failed on {question.id}: {last}")
+
+
+def _content(reply: httpx.Response, endpoint: Endpoint) -> str:
+    try:
+        return str(reply.json()["choices"][0]["message"]["content"] or "")
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise EndpointFailed(f"{endpoint.side} sent no completion: {reply.text[:200]}") from error

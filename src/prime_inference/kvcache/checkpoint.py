@@ -1,0 +1,195 @@
+"""Fold the outer scales of outer_scale.py into a checkpoint on disk.
+
+The checkpoint is a folder of safetensors shards as published. Per layer, `kv_a_layernorm.weight`
+is multiplied by 2**k and `kv_b_proj` by 2**-k: its `weight` where that is BF16, F16 or F32, else
+the float32 scale that multiplies all of it (`weight_scale_inv` of DeepSeek's FP8 blocks,
+`weight_scale_2` of NVFP4, `weight_scale` of per-tensor or per-channel FP8). Every other byte is
+copied. Each shard is written to a temporary name and renamed when whole, then read back:
+folded tensors must be exact multiples, all others identical.
+
+A folded model writes other latents than the unfolded one. The two are different revisions: KV
+of one must never be given to the other. `kv_outer_scales.json` in the output tells them apart.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from prime_inference.kvcache.errors import CheckpointMalformed
+from prime_inference.kvcache.outer_scale import (
+    FoldDtype,
+    decode_weight,
+    exponent_from_norm,
+    scale_weight,
+)
+from prime_inference.kvcache.safetensors_file import SafetensorsFile, Tensor, flush_to_disk
+
+NORM: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.kv_a_layernorm\.weight$")
+PROJECTION: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.kv_b_proj\.(?P<part>\w+)$")
+# The part of a quantized projection that multiplies all of it, in the order of preference.
+QUANTIZED_PARTS: Final = ("weight_scale_inv", "weight_scale_2", "weight_scale")
+METADATA_KEY: Final = "prime_inference.kv_outer_scales"
+RECORD: Final = "kv_outer_scales.json"
+
+Progress = Callable[[int], None]  # called with the bytes just written or verified
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPlan:
+    """The shards, the exponent of every layer, and the exponent of every tensor to rewrite."""
+
+    shards: tuple[SafetensorsFile, ...]
+    layers: dict[str, int]
+    tensors: dict[str, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(one.nbytes for shard in self.shards for one in shard.tensors)
+
+
+def plan_fold(folder: Path, exponents: Mapping[str, int] | None = None) -> FoldPlan:
+    """Decide what to rewrite. `exponents` by layer prefix (`model.layers.0.self_attn`), from
+    calibration; None takes the bound from each norm's weight.
+
+    Raises `CheckpointMalformed` for a folder without MLA layers, a layer without its
+    projection or its exponent, and a checkpoint that is folded already.
+    """
+    shards = tuple(SafetensorsFile.open(path) for path in sorted(folder.glob("*.safetensors")))
+    if any(METADATA_KEY in shard.metadata for shard in shards) or (folder / RECORD).exists():
+        raise CheckpointMalformed(f"{folder.name} is folded already")
+    found = {one.name: (shard, one) for shard in shards for one in shard.tensors}
+    layers: dict[str, int] = {}
+    tensors: dict[str, int] = {}
+    for name, (shard, one) in found.items():
+        match = NORM.match(name)
+        if not match:
+            continue
+        layer = match["layer"]
+        if exponents is None:
+            k = exponent_from_norm(decode_weight(shard.read(one), _fold_dtype(one)))
+        elif layer in exponents:
+            k = exponents[layer]
+        else:
+            raise CheckpointMalformed(f"no exponent was given for {layer}")
+        layers[layer] = k
+        tensors[name] = k
+        tensors[_projection_tensor(layer, found)] = -k
+    if not layers:
+        raise CheckpointMalformed(f"{folder.name} has no kv_a_layernorm.weight in a .safetensors")
+    if exponents is not None and set(exponents) - set(layers):
+        unknown = ", ".join(sorted(set(exponents) - set(layers)))
+        raise CheckpointMalformed(f"the checkpoint has no layer {unknown}")
+    return FoldPlan(shards, layers, tensors)
+
+
+def fold(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) -> None:
+    """Write the folded checkpoint to the empty or new folder `target` and verify it.
+
+    `progress` sees every byte twice: written, then verified. Raises FileExistsError,
+    `ScaleInexact`, `CheckpointMalformed`.
+    """
+    if target.exists() and any(target.iterdir()):
+        raise FileExistsError(f"{target} is not empty")
+    target.mkdir(parents=True, exist_ok=True)
+    record = msgspec.json.encode(plan.layers, order="sorted")
+    for shard in plan.shards:
+        _write_shard(shard, plan, target, record.decode(), progress)
+    for other in sorted(plan.shards[0].path.parent.iterdir()):
+        if other.is_file() and other.suffix != ".safetensors":
+            shutil.copy2(other, target / other.name)
+    verify(plan, target, progress)
+    (target / RECORD).write_bytes(msgspec.json.format(record, indent=1) + b"\n")
+
+
+def verify(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) -> None:
+    """Compare `target` with its origin, byte for byte. Raises `CheckpointMalformed`."""
+    for shard in plan.shards:
+        copy = SafetensorsFile.open(target / shard.path.name)
+        if [(t.name, t.dtype, t.shape) for t in copy.tensors] != [
+            (t.name, t.dtype, t.shape) for t in shard.tensors
+        ]:
+            raise CheckpointMalformed(f"{copy.path.name}: other tensors than its origin")
+        for before, after in zip(shard.tensors, copy.tensors, strict=True):
+            k = plan.tensors.get(before.name, 0)
+            for old, new in zip(shard.chunks(before), copy.chunks(after), strict=True):
+                if not _is_multiple(old, new, before, k):
+                    raise CheckpointMalformed(f"{copy.path.name}: {before.name} was damaged")
+                progress(len(old))
+
+
+def absorbed_outputs(
+    norm: npt.NDArray[np.float32],
+    projection: npt.NDArray[np.float32],
+    normed: npt.NDArray[np.float64],
+    query: npt.NDArray[np.float64],
+    nope_dims: int,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Scores [T] and values [T, v] of one head in the absorbed form, in float64.
+
+    `projection` [nope_dims + v, 512] is a head's part of kv_b_proj, `normed` [T, 512] the
+    normalized input before the norm's weight, `query` [nope_dims]. A fold by a power of two
+    leaves both outputs bitwise as they were.
+    """
+    latent = normed * norm.astype(np.float64)
+    absorbed_query = query @ projection[:nope_dims].astype(np.float64)
+    return latent @ absorbed_query, latent @ projection[nope_dims:].astype(np.float64).T
+
+
+def _write_shard(
+    shard: SafetensorsFile, plan: FoldPlan, target: Path, record: str, progress: Progress
+) -> None:
+    part = target / f"{shard.path.name}.part"
+    with part.open("wb") as file:
+        shard.write_header(file, {**shard.metadata, METADATA_KEY: record})
+        for one in shard.tensors:
+            for piece in _folded_chunks(shard, one, plan.tensors.get(one.name, 0)):
+                file.write(piece)
+                progress(len(piece))
+        flush_to_disk(file)
+    part.rename(target / shard.path.name)
+
+
+def _folded_chunks(shard: SafetensorsFile, one: Tensor, exponent: int) -> Iterator[bytes]:
+    """CHUNK is a multiple of every element's size, so a piece holds whole elements."""
+    for piece in shard.chunks(one):
+        if exponent:
+            yield scale_weight(piece, _fold_dtype(one), exponent, name=one.name)
+        else:
+            yield piece
+
+
+def _is_multiple(old: bytes, new: bytes, one: Tensor, exponent: int) -> bool:
+    if not exponent:
+        return old == new
+    before = decode_weight(old, _fold_dtype(one)).astype(np.float64)
+    after = decode_weight(new, _fold_dtype(one)).astype(np.float64)
+    return bool(np.array_equal(before * 2.0**exponent, after, equal_nan=True))
+
+
+def _fold_dtype(one: Tensor) -> FoldDtype:
+    if one.dtype in ("BF16", "F16", "F32"):
+        return one.dtype  # type: ignore[return-value]  # narrowed by the line above
+    raise CheckpointMalformed(f"{one.name} has dtype {one.dtype}, which cannot be folded")
+
+
+def _projection_tensor(layer: str, found: Mapping[str, tuple[SafetensorsFile, Tensor]]) -> str:
+    weight = f"{layer}.kv_b_proj.weight"
+    if weight not in found:
+        raise CheckpointMalformed(f"{weight} is missing")
+    if found[weight][1].dtype in ("BF16", "F16", "F32"):
+        return weight
+    for part in QUANTIZED_PARTS:
+        name = f"{layer}.kv_b_proj.{part}"
+        if name in found and found[name][1].dtype in ("BF16", "F32"):
+            return name
+    raise CheckpointMalformed(f"{weight} is quantized and has no scale that could be folded")

@@ -1,0 +1,54 @@
+"""One call while it is being read: its arguments as they come, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prime_inference.toolcalls.events import ArgumentsPart, CallBegun, CallEnded, Event
+from prime_inference.toolcalls.format import Opening
+from prime_inference.toolcalls.tools import Tool
+from prime_inference.toolcalls.validate import Bucket, Problem, check_arguments
+
+# How much of a piece of text that is no part of a call is quoted in the problem.
+_QUOTED = 120
+
+
+class CallSink:
+    """Collects one call and reports it piece by piece."""
+
+    __slots__ = ("_begun", "_emit", "_parts", "_problems", "given", "tool")
+
+    def __init__(
+        self,
+        emit: Callable[[Event], object],
+        index: int,
+        opening: Opening,
+        tool: Tool | None,
+    ) -> None:
+        self.tool = tool
+        self.given = opening.arguments
+        self._emit = emit
+        self._begun = CallBegun(index, opening.name, opening.id)
+        self._parts: list[str] = []
+        self._problems: list[Problem] = []
+        emit(self._begun)
+
+    def write(self, text: str) -> None:
+        """A piece of the arguments' JSON text."""
+        self._parts.append(text)
+        self._emit(ArgumentsPart(self._begun.index, text))
+
+    def broken(self, message: str, text: str = "") -> None:
+        """The call's text is not what the format asks for; `text` is what stood there."""
+        quoted = f": {text[:_QUOTED]!r}" if text else ""
+        self._problems.append(Problem(Bucket.INVALID_JSON, message + quoted))
+
+    def end(self) -> None:
+        arguments = "".join(self._parts)
+        begun = self._begun
+        if self.tool is None:
+            problem = Problem(Bucket.UNKNOWN_NAME, f"no tool is named {begun.name!r}")
+            self._problems.insert(0, problem)
+        else:
+            self._problems += check_arguments(arguments, self.tool)
+        self._emit(CallEnded(begun.index, begun.name, arguments, begun.id, tuple(self._problems)))

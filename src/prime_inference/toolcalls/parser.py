@@ -1,0 +1,169 @@
+"""The model's text, read as it comes, into content, reasoning and calls.
+
+The events depend on the text alone: joined piece by piece they are the same for every way of
+cutting it. Two rules hold for all formats. Whitespace that touches a marker (of a call or of
+reasoning) belongs to the markers; all other text is content, byte for byte. And what looks
+like the opening of a call but is none, by the format's own syntax, is text: nothing that the
+model wrote is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from prime_inference.toolcalls.call_sink import CallSink
+from prime_inference.toolcalls.events import Content, Event, Message, Reasoning, collect
+from prime_inference.toolcalls.format import ToolFormat
+from prime_inference.toolcalls.reader import (
+    SPACE,
+    Header,
+    Marks,
+    Reader,
+    Steps,
+    copy_until,
+    space,
+)
+from prime_inference.toolcalls.tools import ToolSet
+
+# Where reasoning stands: nowhere; begun by the prompt already; or where the model begins it.
+ReasoningMode: TypeAlias = Literal["none", "opened", "optional"]
+
+
+class _Prose:
+    """Free text; whitespace is held back until it is known whether a marker follows."""
+
+    __slots__ = ("_event", "_events", "_held", "after_marker", "begun")
+
+    def __init__(self, events: list[Event], event: type[Content] | type[Reasoning]) -> None:
+        self._events = events
+        self._event = event
+        self._held: list[str] = []
+        self.begun = False  # something other than whitespace has come
+        self.after_marker = False  # only whitespace has come since a marker
+
+    def write(self, text: str) -> None:
+        solid = text.rstrip(SPACE)
+        if not solid:
+            self._held.append(text)
+            return
+        tail = text[len(solid) :]
+        if self.after_marker:
+            solid = solid.lstrip(SPACE)
+        elif self._held:
+            solid = "".join(self._held) + solid
+        self._held = [tail] if tail else []
+        self.after_marker = False
+        self.begun = True
+        self._events.append(self._event(solid))
+
+    def marker(self) -> None:
+        """A marker comes next."""
+        self._held.clear()
+        self.after_marker = True
+
+    def end(self) -> None:
+        """The text is over."""
+        if self._held and not self.after_marker:
+            self._events.append(self._event("".join(self._held)))
+        self._held.clear()
+
+
+class Parser:
+    """Reads one answer. Its text must be valid Unicode: decode bytes with errors="replace"."""
+
+    def __init__(
+        self, form: ToolFormat, tools: ToolSet, *, reasoning: ReasoningMode = "none"
+    ) -> None:
+        self._format = form
+        self._tools = tools
+        self._reader = Reader()
+        self._events: list[Event] = []
+        self._calls = 0
+        self._content = _Prose(self._events, Content)
+        self._reasoning = _Prose(self._events, Reasoning)
+        self._steps = self._answer(reasoning)
+        self._done = False
+
+    def feed(self, text: str) -> list[Event]:
+        """The events that this piece of text makes certain."""
+        self._reader.add(text)
+        return self._advance()
+
+    def finish(self) -> list[Event]:
+        """The events that the end of the text makes certain."""
+        self._reader.ended = True
+        return self._advance()
+
+    def _advance(self) -> list[Event]:
+        if not self._done:
+            self._done = next(self._steps, self) is self  # the generator itself yields None
+        events = self._events.copy()
+        self._events.clear()
+        return events
+
+    def _answer(self, reasoning: ReasoningMode) -> Steps[None]:
+        if reasoning != "none":
+            yield from self._read_reasoning(opened=reasoning == "opened")
+        yield from self._read_content()
+
+    def _read_reasoning(self, *, opened: bool) -> Steps[None]:
+        reader, prose = self._reader, self._reasoning
+        begin, end = self._format.think
+        found = yield from self._begins_with(begin)
+        if not found and not opened:
+            return
+        prose.after_marker = True
+        marks = Marks(end, *self._format.openers.marks)
+        while True:
+            mark = yield from copy_until(reader, marks, prose.write)
+            if mark is None:
+                prose.end()
+                return
+            if mark == end:
+                reader.at += len(mark)
+                break
+            # A call begun in the midst of reasoning ends it, if it is surely one.
+            if (yield from self._read_call(prose, surely=True)):
+                break
+        prose.marker()
+        self._content.after_marker = True
+
+    def _begins_with(self, mark: str) -> Steps[bool]:
+        """Goes past the mark if it comes first, but for whitespace; else past nothing."""
+        header = Header(space("lead"), mark)
+        return (yield from header.read(self._reader)) is not None
+
+    def _read_content(self) -> Steps[None]:
+        reader, prose, openers = self._reader, self._content, self._format.openers
+        while True:
+            mark = yield from copy_until(reader, openers, prose.write)
+            if mark is None:
+                prose.end()
+                return
+            yield from self._read_call(prose, surely=False)
+
+    def _read_call(self, prose: _Prose, *, surely: bool) -> Steps[bool]:
+        """Reads the call that begins here, if one does."""
+        reader, form = self._reader, self._format
+        at_start = not (self._content.begun or surely)
+        opening = yield from form.open(reader, self._tools, known_only=surely, at_start=at_start)
+        if isinstance(opening, str):
+            prose.write(opening)
+            return False
+        prose.marker()
+        self._content.marker()
+        sink = CallSink(self._events.append, self._calls, opening, self._tools.get(opening.name))
+        self._calls += 1
+        yield from form.read(reader, sink)
+        sink.end()
+        yield from form.after(reader)
+        return True
+
+
+def parse(
+    text: str, form: ToolFormat, tools: ToolSet, *, reasoning: ReasoningMode = "none"
+) -> Message:
+    """A whole answer at once."""
+    parser = Parser(form, tools, reasoning=reasoning)
+    events = parser.feed(text)
+    return collect([*events, *parser.finish()])

@@ -1,0 +1,185 @@
+"""Calls with one tag for each argument."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+
+from prime_inference.toolcalls.call_sink import CallSink
+from prime_inference.toolcalls.format import Frame, Opening, ToolFormat
+from prime_inference.toolcalls.grammar import Grammar, literal
+from prime_inference.toolcalls.json_rules import Note
+from prime_inference.toolcalls.reader import (
+    Header,
+    Marks,
+    Reader,
+    Sink,
+    Steps,
+    copy_until,
+    copy_value,
+    peek,
+    skip_space,
+    take,
+)
+from prime_inference.toolcalls.readings import readings_of
+from prime_inference.toolcalls.shapes import PYTHON_WORDS, Definitions, Shape
+from prime_inference.toolcalls.tag_rules import TagRules, TagStyle
+from prime_inference.toolcalls.tools import ToolSet
+from prime_inference.toolcalls.values import LITERAL, STRING, Reading, ValueWriter, quoted
+
+
+class TaggedCall(ToolFormat):
+    """`begin` before name behind parameters `end`.
+
+    Reading: `openings` are the headers of a call, by the mark that begins them, `parameters`
+    those of a parameter. `closing` are the marks that end a call, which come in this order and
+    may be missing but for one. `line` is what stands between the tags of a value and the value.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        models: str,
+        frame: Frame,
+        style: TagStyle,
+        *,
+        before: str = "",
+        behind: str = "",
+        last: str = "",
+        openings: Mapping[str, Header],
+        parameters: tuple[Header, ...],
+        closing: tuple[str, ...],
+        line: str = "",
+        stray: tuple[str, ...] = (),
+        think: tuple[str, str] = ("<think>", "</think>"),
+    ) -> None:
+        self.name = name
+        self.models = models
+        self.frame = frame
+        self.stray = stray
+        self.think = think
+        self.style = style
+        self._before = before
+        self._behind = behind
+        self._last = last
+        self._openings = dict(openings)
+        self._parameters = parameters
+        self._line = line
+        ends = (frame.section_end,) if frame.section_end else ()
+        self._closing = Marks(*closing)
+        self._trailing = tuple(Marks(mark) for mark in (*closing[1:], *ends))
+        self._stops = Marks(*openings, *ends)  # where a call is over that was not closed
+        self._closes_value = Marks(style.forbidden, *([line + style.forbidden] if line else []))
+        self._next = Marks(style.before, *closing, *self._stops.marks)
+
+    def arguments_rule(
+        self, grammar: Grammar, shape: Shape, definitions: Definitions, stem: str, note: Note
+    ) -> str:
+        return TagRules(grammar, definitions, stem, note, self.style).parameters(shape, "")
+
+    def around_arguments(self, name: str) -> tuple[str, str]:
+        return literal(self._before + name + self._behind), literal(self._last)
+
+    def render(self, name: str, arguments: Mapping[str, object], index: int) -> str:
+        texts = (self.style.written(k, v, self._text(v)) for k, v in arguments.items())
+        inside = "".join(texts)
+        head = f"{self.frame.begin}{self._before}{name}{self._behind}"
+        return f"{head}{inside}{self._last}{self.frame.end}"
+
+    def _text(self, value: object) -> str:
+        text = json.dumps(value, ensure_ascii=False)
+        if not self.style.python_words:
+            return text
+        return next((word for word, word_json in PYTHON_WORDS.items() if word_json == text), text)
+
+    @cached_property
+    def openers(self) -> Marks:
+        return Marks(*self._openings)
+
+    def open(
+        self, reader: Reader, tools: ToolSet, *, known_only: bool, at_start: bool
+    ) -> Steps[Opening | str]:
+        mark = self.openers.match(reader.text, reader.at)
+        assert mark is not None, "called where an opener stands"
+        found = yield from self._openings[mark].read(reader)
+        if found is not None:
+            if not known_only or found["name"] in tools.by_name:
+                return Opening(found["name"])
+            reader.at = found.start()
+        reader.at += len(mark)
+        return mark
+
+    def read(self, reader: Reader, sink: CallSink) -> Steps[None]:
+        readings = readings_of(sink.tool, python_words=self.style.python_words)
+        written: set[str] = set()
+        while True:
+            if not (yield from skip_space(reader)):
+                sink.broken("the call was cut off")
+                break
+            name, how = yield from self._read_parameter_head(reader)
+            if name is not None:
+                how = how or readings.of(name)
+                yield from self._read_parameter(reader, sink, name, how, written)
+                continue
+            if (yield from take(reader, self._closing)) is not None:
+                break
+            if not (yield from self._skip_stray(reader, sink)):
+                sink.broken("the call was not closed")
+                break
+        sink.write("}" if written else "{}")
+
+    def _read_parameter_head(self, reader: Reader) -> Steps[tuple[str | None, Reading | None]]:
+        """The name of the parameter that begins here, and the type that its tag states."""
+        for header in self._parameters:
+            found = yield from header.read(reader)
+            if found is not None:
+                stated = found.groupdict().get("string")
+                return found["name"], {"true": STRING, "false": LITERAL}.get(stated or "")
+        return None, None
+
+    def _read_parameter(
+        self, reader: Reader, sink: CallSink, name: str, how: Reading, written: set[str]
+    ) -> Steps[None]:
+        repeated = name in written
+        pass_on: Sink = sink.write
+        if repeated:  # the first stands: it may have been passed on already
+            sink.broken("an argument is given twice", name)
+            pass_on = _drop
+        else:
+            sink.write(f"{', ' if written else '{'}{quoted(name)}: ")
+            written.add(name)
+        if self._line:
+            yield from self._skip_line(reader)
+        writer = ValueWriter(how, pass_on)
+        closed = yield from copy_value(reader, self._closes_value, self._next, writer.write)
+        writer.close()
+        if not closed:
+            sink.broken("a value was not closed", name)
+
+    def _skip_line(self, reader: Reader) -> Steps[None]:
+        while reader.at >= len(reader.text) and not reader.ended:
+            yield
+        if reader.starts_with(self._line):
+            reader.at += len(self._line)
+
+    def _skip_stray(self, reader: Reader, sink: CallSink) -> Steps[bool]:
+        """Goes past text that is no part of a call; false where the call is surely over."""
+        if (yield from peek(reader, self._stops)) is not None:
+            return False
+        stray: list[str] = []
+        mark = yield from take(reader, self._next)
+        if mark is not None:  # the beginning of a parameter that is none
+            stray.append(mark)
+        yield from copy_until(reader, self._next, stray.append)
+        sink.broken("text that is no argument", "".join(stray).strip())
+        return True
+
+    def after(self, reader: Reader) -> Steps[None]:
+        for mark in self._trailing:
+            yield from skip_space(reader)
+            yield from take(reader, mark)
+
+
+def _drop(text: str) -> None:
+    """Where the text of an argument goes that counts for nothing."""

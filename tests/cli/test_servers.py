@@ -1,0 +1,229 @@
+"""Servers as child processes: announced, asked, stopped, and refused a port."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from prime_inference.cli import private_server
+from prime_inference.cli.failures import ServerFailed
+from prime_inference.cli.local_server import find_local_server
+
+from .conftest import COMMAND, Prime
+
+INFERENCE = [*COMMAND, "inference"]
+FREE_PORTS = ["--port", "0", "--control-port", "0"]
+
+
+@pytest.fixture
+def engine(environment: dict[str, str]) -> Iterator[str]:
+    """The base URL of a mock engine."""
+    command = [*INFERENCE, "mock-engine", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        yield announced(process.stdout)["base_url"]
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def announced(stdout: IO[bytes] | None) -> dict[str, Any]:
+    assert stdout is not None
+    document = json.loads(stdout.readline())
+    assert isinstance(document, dict)
+    return document
+
+
+def gateway(engine: str, *args: str) -> list[str]:
+    named = ["--upstream", engine, "--model-id", "mock/plain", *FREE_PORTS]
+    return [*INFERENCE, "gateway", *named, *args]
+
+
+def test_a_server_is_announced_found_asked_and_stopped(
+    engine: str, environment: dict[str, str], prime: Prime, home: Path
+):
+    state = home / ".local/state/prime-inference"
+    nothing_set = {"PRIME_INFERENCE_URL": None, "PRIME_API_KEY": None}
+    command = gateway(engine, "-o", "json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        endpoint = announced(process.stdout)
+        assert set(endpoint) == {"base_url", "control_url", "api_key", "model"}
+        local = find_local_server(state)
+        assert local is not None
+        assert (local.base_url, local.api_key) == (endpoint["base_url"], endpoint["api_key"])
+        listed = prime("inference", "models", "-o", "json", **nothing_set)
+        assert [row["id"] for row in json.loads(listed.stdout)["data"]] == ["mock/plain"]
+        options = ["--stream", "--stats", "--max-tokens", "5"]
+        said = prime("inference", "chat", "mock/plain", "hi", *options, **nothing_set)
+        assert (said.exit_code, said.stdout != "") == (0, True)
+        assert "5 completion tokens" in said.stderr
+        wrong = prime("inference", "chat", "mock/plane", "hi", **nothing_set)
+        assert (wrong.exit_code, wrong.stdout) == (1, "")
+        assert "Did you mean mock/plain?" in wrong.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert find_local_server(state) is None
+
+
+def test_a_person_is_shown_url_key_and_a_snippet(engine: str, environment: dict[str, str]):
+    with subprocess.Popen(
+        gateway(engine), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().decode() for _ in range(20)]
+        process.terminate()
+        assert process.wait(20) == 0
+    text = "".join(lines)
+    snippet = text[text.index("from openai") : text.index("From another terminal")]
+    compile("\n".join(line.removeprefix("  ") for line in snippet.splitlines()), "snippet", "exec")
+    assert "pi_live_" in text
+    assert "/api/v1" in text
+
+
+@pytest.mark.parametrize("option", ["--port", "--control-port"])
+def test_a_port_in_use_is_said_with_what_to_do(environment: dict[str, str], option: str):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ports = {"--port": "0", "--control-port": "0", option: port}
+        given = [part for pair in ports.items() for part in pair]
+        for command in (["serve"], ["gateway", "--upstream", "http://h/v1", "--model-id", "m"]):
+            done = subprocess.run(
+                [*INFERENCE, *command, *given], capture_output=True, env=environment,
+                timeout=30, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stdout) == (1, b"")
+            first, second = done.stderr.decode().splitlines()
+            assert first.startswith(f"Error: Port {port} of 127.0.0.1 is in use")
+            assert f"{option} 0" in second
+
+
+def test_a_mock_engine_on_a_port_in_use_says_so_too(prime: Prime):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = prime("inference", "mock-engine", "--port", str(taken.getsockname()[1]))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--port 0 takes any free one" in result.stderr
+
+
+def test_one_port_cannot_be_both_listeners(prime: Prime):
+    result = prime("inference", "serve", "--port", "9000", "--control-port", "9000")
+    assert result.exit_code == 1
+    assert "both 9000" in result.stderr
+
+
+def test_a_host_that_is_not_this_machines_is_refused(prime: Prime):
+    result = prime("inference", "serve", "--host", "192.0.2.1", "--port", "0")
+    assert result.exit_code == 1
+    assert "Cannot listen on 192.0.2.1" in result.stderr
+
+
+def test_a_model_file_that_does_not_exist_is_named(prime: Prime):
+    result = prime("inference", "serve", "--model", "nowhere.gguf")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "There is no file nowhere.gguf." in result.stderr
+
+
+def test_a_state_folder_that_cannot_be_used_is_named(
+    engine: str, environment: dict[str, str], home: Path
+):
+    (home / "file").write_text("")
+    done = subprocess.run(
+        gateway(engine, "--state-dir", str(home / "file" / "state")), capture_output=True,
+        env=environment, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"Error: The state folder ")
+
+
+def test_a_behaviour_that_does_not_exist_is_refused(prime: Prime):
+    result = prime("inference", "mock-engine", "--behaviour", "sulk")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: --behaviour: ")
+
+
+# -- the server that `chat --serve` starts
+
+
+def test_a_private_server_runs_for_as_long_as_it_is_needed(engine: str, tmp_path: Path):
+    command = gateway(engine, "-o", "json", "--state-dir", str(tmp_path))
+    with private_server.running(command) as server:
+        assert server.model == "mock/plain"
+        local = find_local_server(tmp_path)
+        assert local is not None
+        assert local.base_url == server.base_url
+    assert find_local_server(tmp_path) is None
+
+
+def test_chat_starts_a_server_asks_it_and_stops_it(
+    engine: str, prime: Prime, monkeypatch: pytest.MonkeyPatch
+):
+    used: list[Path] = []
+
+    def command(state_folder: Path, gguf: str | None) -> list[str]:
+        used.append(state_folder)
+        return gateway(engine, "-o", "json", "--state-dir", str(state_folder))
+
+    monkeypatch.setattr(private_server, "serve_command", command)
+    result = prime("inference", "chat", "--serve", "mock/plain", "hi", "--stream", "--stats")
+    assert (result.exit_code, result.stdout != "") == (0, True)
+    assert "completion tokens" in result.stderr
+    by_file = prime("inference", "chat", "--serve", "./some.gguf", "hi")
+    assert by_file.exit_code == 0  # the model that the server announced was asked
+    assert len(used) == 2
+    assert not any(folder.exists() for folder in used)
+
+
+def test_a_private_server_that_does_not_come_up_is_an_error():
+    with (
+        pytest.raises(ServerFailed, match="exit code 7"),
+        private_server.running([sys.executable, "-c", "raise SystemExit(7)"]),
+    ):
+        pytest.fail("it is not ready")
+
+
+def test_a_private_server_that_says_something_else_is_stopped():
+    talk = "import time; print('hello', flush=True); time.sleep(60)"
+    with (
+        pytest.raises(ServerFailed, match="in a way unknown here"),
+        private_server.running([sys.executable, "-c", talk]),
+    ):
+        pytest.fail("it is not ready")
+
+
+def test_a_private_server_that_will_not_stop_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(private_server, "STOP_SECONDS", 0.2)
+    stubborn = (
+        "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "open(sys.argv[1], 'w').write(str(os.getpid()));"
+        """print('{"base_url": "u", "model": "m", "api_key": "k"}', flush=True); time.sleep(60)"""
+    )
+    with private_server.running([sys.executable, "-c", stubborn, str(tmp_path / "pid")]):
+        pid = int((tmp_path / "pid").read_text())
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_server_told_so_stops_when_its_starter_is_gone():
+    wait = (
+        "import threading, time; from prime_inference.cli.serve import _stop_when_stdin_closes;"
+        "threading.Thread(target=_stop_when_stdin_closes, daemon=True).start(); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == -signal.SIGTERM
+
+
+def test_a_model_file_goes_to_the_private_server_and_an_id_does_not(tmp_path: Path):
+    by_file = private_server.serve_command(tmp_path, "x.gguf")
+    assert by_file[-2:] == ["--model", "x.gguf"]
+    assert "--model" not in private_server.serve_command(tmp_path, None)

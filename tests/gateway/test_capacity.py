@@ -1,0 +1,66 @@
+"""What does not fit is refused at once, with the time to come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from prime_inference.engines.mock import MockEngine
+
+from .conftest import StartGateway
+from .running import eventually
+from .scripted_engine import ScriptedEngine, answer
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_request_beyond_the_slots_is_refused_at_once_with_retry_after(
+    start_gateway: StartGateway, engine: MockEngine, stream: bool
+):
+    gateway = await start_gateway(engine, slots=2)
+    engine.behave("slow-first-300ms")
+    held = [asyncio.ensure_future(gateway.chat()) for _ in range(2)]
+    await eventually(lambda: len(engine.requests) == 2)
+    refused = await gateway.chat(stream=stream)
+    assert not any(each.done() for each in held)  # it did not wait for a slot
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"]["code"] == "capacity_exhausted"
+    assert refused.json()["error"]["metadata"]["error_type"] == "provider_overloaded"
+    assert {response.status_code for response in await asyncio.gather(*held)} == {200}
+    assert len(engine.requests) == 2
+    assert (await gateway.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_the_engines_retry_after_is_passed_on(
+    start_gateway: StartGateway, engine: MockEngine, status: int, stream: bool
+):
+    gateway = await start_gateway(engine)
+    engine.behave(f"status-{status}.retry-after-17")
+    response = await gateway.chat(stream=stream)
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "17"
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("retry-after: Wed, 21 Oct 2099 07:28:00 GMT", 1),
+        ("retry-after: inf", 1),
+        ("retry-after: -5", 1),
+        ("retry-after: nan", 1),
+        ("retry-after: 99999999999999999999999", 3600),
+        ("retry-after: 0", 0),
+        ("x-nothing: 1", 1),
+    ],
+)
+async def test_a_strange_retry_after_is_a_sane_one(
+    start_gateway: StartGateway, header: str, seconds: int
+):
+    async with ScriptedEngine([answer({}, 503, header)]) as engine:
+        gateway = await start_gateway(engine.base_url)
+        response = await gateway.chat()
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == str(seconds)

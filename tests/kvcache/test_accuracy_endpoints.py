@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from prime_inference.cli.main import app
+from prime_inference.kvcache.accuracy.comparison import compare, markdown, write_report
+from prime_inference.kvcache.accuracy.endpoints import (
+    Answer,
+    AnswerFile,
+    Endpoint,
+    EndpointFailed,
+    RunMismatch,
+    RunSettings,
+    ask_all,
+)
+from prime_inference.kvcache.accuracy.tasks import CHARS_PER_TOKEN, TASKS, make_questions
+
+LENGTHS = (600, 3000)
+SETTINGS = RunSettings(0, LENGTHS, 4, TASKS, {"reference": "m", "candidate": "m"})
+
+
+class Reader(ThreadingHTTPServer):
+    """An endpoint that reads a prompt as well as any model: it repeats every planted sentence,
+    and, where `sees` is set, only of the last `sees` characters."""
+
+    daemon_threads = True
+
+    def __init__(self, sees: int | None = None, fail: int = 0, status: int = 503) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.sees, self.fail, self.status = sees, fail, status
+        self.asked = 0
+        self.base_url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Reader
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked += 1
+        if self.server.asked <= self.server.fail:
+            return self.reply(self.server.status, {"error": {"message": "no"}})
+        prompt = body["messages"][0]["content"]
+        if self.server.sees is not None:
+            prompt = prompt[-self.server.sees :]
+        seen = re.findall(r"vault code of \w+ is \d+|Assign \w+ = \w+|led by \w+ with \d+", prompt)
+        message = {"role": "assistant", "content": ". ".join(seen)}
+        return self.reply(200, {"choices": [{"message": message}]})
+
+    def reply(self, status: int, body: dict[str, Any]) -> None:
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    servers: list[Reader] = []
+
+    def start(**kind: int) -> Reader:
+        server = Reader(**kind)
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def endpoints(reference: Reader, candidate: Reader) -> list[Endpoint]:
+    return [
+        Endpoint("reference", reference.base_url, "m"),
+        Endpoint("candidate", candidate.base_url, "m"),
+    ]
+
+
+def test_questions_are_the_same_for_a_seed_and_have_the_length_asked_for() -> None:
+    first, again = list(make_questions(1, LENGTHS, 2)), list(make_questions(1, LENGTHS, 2))
+    assert first == again
+    assert first != list(make_questions(2, LENGTHS, 2))
+    assert len({one.id for one in first}) == len(first) == len(TASKS) * 2 * 2
+    for one in first:
+        assert one.tokens * CHARS_PER_TOKEN <= len(one.prompt) <= one.tokens * CHARS_PER_TOKEN + 120
+
+
+def test_every_expected_string_of_a_retrieval_question_stands_in_its_prompt_once_needed() -> None:
+    for one in make_questions(3, (800,), 4):
+        for text in one.expected:
+            assert text in one.prompt
+        assert one.score(" ".join(one.expected).upper()) == 1.0
+        assert one.score("nothing") == 0.0
+    needle = next(make_questions(3, (800,), 1, ("needle",)))
+    number = int(needle.expected[0])
+    assert needle.score(f"It is {number:,}.") == 1.0
+
+
+def test_a_candidate_that_loses_the_far_context_is_found_worse_there_and_only_there(
+    serve: Any, tmp_path: Path
+) -> None:
+    questions = list(make_questions(0, LENGTHS, 4))
+    file = AnswerFile(tmp_path / "answers.jsonl", SETTINGS)
+    asyncio.run(ask_all(endpoints(serve(), serve(sees=3000)), questions, file))
+    cells = {(cell.task, cell.tokens): cell for cell in compare(questions, file.answers)}
+    assert cells["needle", 600].reference == 1.0
+    assert cells["all", 3000].worse
+    assert not cells["all", 600].worse
+    assert cells["all", 600].low == cells["all", 600].high == 0.0
+    assert cells["all", 0].questions == len(questions)
+    assert "worse" in markdown([cells["all", 3000]])
+
+
+def test_a_run_is_taken_up_where_it_stopped(serve: Any, tmp_path: Path) -> None:
+    questions = list(make_questions(0, LENGTHS, 2))
+    path = tmp_path / "answers.jsonl"
+    reference, candidate = serve(), serve(fail=99, status=400)
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(ask_all(endpoints(reference, candidate), questions, AnswerFile(path, SETTINGS)))
+    assert caught.group_contains(EndpointFailed, match="candidate failed")
+    kept = len(AnswerFile(path, SETTINGS).answers)
+    with path.open("ab") as file:
+        file.write(b'{"side":"refer')  # the line that was being written
+    asked, candidate.fail = reference.asked, 0
+    seen: list[tuple[int, int]] = []
+    again = AnswerFile(path, SETTINGS)
+    asyncio.run(
+        ask_all(
+            endpoints(reference, candidate),
+            questions,
+            again,
+            progress=lambda done, total: seen.append((done, total)),
+        )
+    )
+    assert reference.asked + candidate.asked - asked <= 2 * len(questions) - kept + 99
+    assert seen[0] == (kept, 2 * len(questions))
+    assert seen[-1] == (2 * len(questions), 2 * len(questions))
+    assert AnswerFile(path, SETTINGS).answers == again.answers
+
+
+def test_an_overloaded_endpoint_is_asked_again(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prime_inference.kvcache.accuracy.endpoints.RETRY_SECONDS", 0.0)
+    questions = list(make_questions(0, (600,), 1, ("needle",)))
+    server = serve(fail=2)
+    file = AnswerFile(tmp_path / "answers.jsonl", SETTINGS)
+    asyncio.run(ask_all(endpoints(server, server)[:1], questions, file))
+    assert server.asked == 3
+    assert file.answers["reference", questions[0].id].score == 1.0
+
+
+def test_answers_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    AnswerFile(path, SETTINGS)
+    other = RunSettings(1, LENGTHS, 4, TASKS, {"reference": "m", "candidate": "m"})
+    with pytest.raises(RunMismatch):
+        AnswerFile(path, other)
+    path.write_text("not json\n")
+    with pytest.raises(RunMismatch):
+        AnswerFile(path, SETTINGS)
+
+
+def test_the_interval_holds_the_mean_and_unpaired_questions_are_left_out(tmp_path: Path) -> None:
+    questions = list(make_questions(0, (600,), 8, ("needle",)))
+    answers = {}
+    for number, one in enumerate(questions):
+        answers["reference", one.id] = Answer("reference", one.id, 1.0, "")
+        if number < 7:
+            answers["candidate", one.id] = Answer("candidate", one.id, float(number % 2), "")
+    cell = compare(questions, answers)[0]
+    assert (cell.questions, cell.reference) == (7, 1.0)
+    assert cell.low <= cell.candidate - cell.reference <= cell.high
+    written = write_report(tmp_path, compare(questions, answers))
+    assert all(path.exists() for path in written)
+    assert {path.name for path in written} >= {"report.json", "report.md"}
+
+
+def test_the_command_asks_both_and_writes_the_report(serve: Any, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app,
+        ["inference", "eval", "kv", "endpoints", "--reference", serve().base_url,
+         "--candidate", serve(sees=2000).base_url, "--model", "m", "--out", str(tmp_path / "run"),
+         "--lengths", "600,3000", "--questions", "2", "-o", "json"],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    cells = json.loads(result.stdout)
+    assert any(cell["task"] == "all" and cell["candidate"] < cell["reference"] for cell in cells)
+    assert (tmp_path / "run" / "report.md").exists()
+    assert "of 32 answers" in result.stderr

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prime_inference.kvcache.checkpoint import absorbed_outputs, fold, plan_fold, verify
+from prime_inference.kvcache.errors import CheckpointMalformed, ScaleInexact
+from prime_inference.kvcache.outer_scale import decode_weight
+from prime_inference.kvcache.safetensors_file import SafetensorsFile
+
+ITEM = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
+    header, at = {}, 0
+    for name, (dtype, shape, raw) in tensors.items():
+        assert len(raw) == ITEM[dtype] * int(np.prod(shape))
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
+        at += len(raw)
+    text = json.dumps(header).encode()
+    path.write_bytes(
+        len(text).to_bytes(8, "little") + text + b"".join(raw for _, _, raw in tensors.values())
+    )
+
+
+def bf16(shape: list[int], seed: int, size: float = 1.0) -> tuple[str, list[int], bytes]:
+    values = (np.random.default_rng(seed).standard_normal(shape) * size).astype(np.float32)
+    return "BF16", shape, (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+
+
+def layer(index: int) -> str:
+    return f"model.layers.{index}.self_attn"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Two shards; the second layer's norm and projection lie in different ones, its projection
+    in FP8 with block scales."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_safetensors(
+        folder / "model-00001-of-00002.safetensors",
+        {
+            "model.embed_tokens.weight": bf16([10, 8], 1),
+            f"{layer(0)}.kv_a_layernorm.weight": bf16([512], 2, 0.004),
+            f"{layer(0)}.kv_b_proj.weight": bf16([24, 512], 3, 0.1),
+            f"{layer(1)}.kv_a_layernorm.weight": bf16([512], 4, 1.3),
+        },
+    )
+    codes = np.random.default_rng(5).integers(0, 126, 24 * 512).astype(np.uint8).tobytes()
+    write_safetensors(
+        folder / "model-00002-of-00002.safetensors",
+        {
+            f"{layer(1)}.kv_b_proj.weight": ("F8_E4M3", [24, 512], codes),
+            f"{layer(1)}.kv_b_proj.weight_scale_inv": (
+                "F32",
+                [1, 4],
+                np.array([0.1, 0.2, 0.3, 0.4], "<f4").tobytes(),
+            ),
+            "lm_head.weight": bf16([10, 8], 6),
+        },
+    )
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def tensors(folder: Path) -> dict[str, tuple[str, bytes]]:
+    return {
+        one.name: (one.dtype, file.read(one))
+        for path in sorted(folder.glob("*.safetensors"))
+        for file in [SafetensorsFile.open(path)]
+        for one in file.tensors
+    }
+
+
+def test_only_norms_and_projections_change_and_by_inverse_powers_of_two(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    plan = plan_fold(checkpoint)
+    seen: list[int] = []
+    fold(plan, tmp_path / "out", seen.append)
+    assert sum(seen) == 2 * plan.nbytes
+    assert plan.layers[layer(0)] > plan.layers[layer(1)]
+    before, after = tensors(checkpoint), tensors(tmp_path / "out")
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {
+        f"{layer(0)}.kv_a_layernorm.weight",
+        f"{layer(0)}.kv_b_proj.weight",
+        f"{layer(1)}.kv_a_layernorm.weight",
+        f"{layer(1)}.kv_b_proj.weight_scale_inv",
+    }
+    for name in changed:
+        k = plan.layers[name.split(".kv_")[0]] * (1 if "layernorm" in name else -1)
+        dtype, raw = before[name]
+        want = decode_weight(raw, dtype).astype(np.float64) * 2.0**k  # type: ignore[arg-type]
+        got = decode_weight(after[name][1], dtype).astype(np.float64)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(got, want)
+    assert (tmp_path / "out" / "config.json").read_text() == "{}"
+    record = json.loads((tmp_path / "out" / "kv_outer_scales.json").read_text())
+    assert record == plan.layers
+
+
+def test_the_absorbed_path_of_a_folded_layer_gives_the_same_bits(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    fold(plan_fold(checkpoint), tmp_path / "out")
+    rng = np.random.default_rng(0)
+    normed, query = rng.standard_normal((50, 512)), rng.standard_normal(16)
+    outputs = []
+    for folder in (checkpoint, tmp_path / "out"):
+        held = tensors(folder)
+        norm = decode_weight(held[f"{layer(0)}.kv_a_layernorm.weight"][1], "BF16")
+        projection = decode_weight(held[f"{layer(0)}.kv_b_proj.weight"][1], "BF16")
+        outputs.append(absorbed_outputs(norm, projection.reshape(24, 512), normed, query, 16))
+    np.testing.assert_array_equal(outputs[0][0], outputs[1][0])
+    np.testing.assert_array_equal(outputs[0][1], outputs[1][1])
+
+
+def test_exponents_of_a_calibration_are_taken_as_given(checkpoint: Path, tmp_path: Path) -> None:
+    plan = plan_fold(checkpoint, {layer(0): 9, layer(1): 0})
+    fold(plan, tmp_path / "out")
+    before, after = tensors(checkpoint), tensors(tmp_path / "out")
+    assert before[f"{layer(1)}.kv_a_layernorm.weight"] == after[f"{layer(1)}.kv_a_layernorm.weight"]
+    assert plan.tensors[f"{layer(0)}.kv_b_proj.weight"] == -9
+
+
+def test_a_checkpoint_is_not_folded_twice(checkpoint: Path, tmp_path: Path) -> None:
+    fold(plan_fold(checkpoint), tmp_path / "out")
+    with pytest.raises(CheckpointMalformed, match="folded already"):
+        plan_fold(tmp_path / "out")
+    (tmp_path / "out" / "kv_outer_scales.json").unlink()
+    with pytest.raises(CheckpointMalformed, match="folded already"):
+        plan_fold(tmp_path / "out")
+
+
+def test_verification_finds_one_flipped_bit(checkpoint: Path, tmp_path: Path) -> None:
+    plan = plan_fold(checkpoint)
+    fold(plan, tmp_path / "out")
+    shard = tmp_path / "out" / "model-00001-of-00002.safetensors"
+    for at in (-1, -1500, -20000):
+        whole = bytearray(shard.read_bytes())
+        whole[at] ^= 1
+        shard.write_bytes(whole)
+        with pytest.raises(CheckpointMalformed):
+            verify(plan, tmp_path / "out")
+        whole[at] ^= 1
+        shard.write_bytes(whole)
+    verify(plan, tmp_path / "out")
+
+
+def test_an_occupied_target_is_left_alone(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(FileExistsError):
+        fold(plan_fold(checkpoint), tmp_path / "out")
+
+
+def test_a_weight_that_cannot_be_scaled_exactly_stops_the_fold(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ScaleInexact):
+        fold(plan_fold(checkpoint, {layer(0): 140, layer(1): 0}), tmp_path / "out")
+
+
+def test_a_folder_without_mla_layers_is_refused(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "model.safetensors", {"w": bf16([2, 2], 0)})
+    with pytest.raises(CheckpointMalformed, match="kv_a_layernorm"):
+        plan_fold(tmp_path)
+
+
+@pytest.mark.parametrize("given", [{layer(0): 1}, {layer(0): 1, layer(1): 1, layer(7): 1}])
+def test_exponents_must_name_exactly_the_layers_of_the_checkpoint(checkpoint, given) -> None:
+    with pytest.raises(CheckpointMalformed, match="layer"):
+        plan_fold(checkpoint, given)
+
+
+def test_files_that_are_not_what_their_header_says_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, {"w": bf16([2, 2], 0)})
+    whole = path.read_bytes()
+    for broken in (b"", whole[:5], whole[:-1], whole + b"x", b"\xff" * 8 + whole[8:]):
+        path.write_bytes(broken)
+        with pytest.raises(CheckpointMalformed):
+            SafetensorsFile.open(path)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from prime_inference.cli.main import app
+from prime_inference.kvcache.safetensors_file import SafetensorsFile
+from tests.kvcache.test_checkpoint import bf16, layer, write_safetensors
+
+Prime = Callable[..., Result]
+
+
+@pytest.fixture
+def prime() -> Prime:
+    return lambda *args: CliRunner().invoke(app, ["inference", *map(str, args)])
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_safetensors(
+        folder / "model.safetensors",
+        {
+            f"{layer(0)}.kv_a_layernorm.weight": bf16([512], 2, 0.004),
+            f"{layer(0)}.kv_b_proj.weight": bf16([24, 512], 3, 0.1),
+        },
+    )
+    return folder
+
+
+def test_folding_writes_a_verified_checkpoint_and_says_each_exponent(
+    prime: Prime, model: Path, tmp_path: Path
+) -> None:
+    result = prime("kv", "fold-scales", model, tmp_path / "out", "-o", "json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["written"]
+    assert report["layers"][layer(0)] > 0
+    assert "(100 %)" in result.stderr
+    folded = SafetensorsFile.open(tmp_path / "out" / "model.safetensors")
+    assert json.loads(folded.metadata["prime_inference.kv_outer_scales"]) == report["layers"]
+
+
+def test_a_dry_run_writes_nothing(prime: Prime, model: Path, tmp_path: Path) -> None:
+    result = prime("kv", "fold-scales", model, "--dry-run")
+    assert result.exit_code == 0
+    assert f"{layer(0)}  2^" in result.stdout
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]
+
+
+def test_calibration_latents_decide_where_they_are_given(
+    prime: Prime, model: Path, tmp_path: Path
+) -> None:
+    latents = np.zeros((3, 512), np.float32)
+    latents[1, 7] = 0.02
+    np.savez(tmp_path / "latents.npz", allow_pickle=False, **{layer(0): latents})
+    result = prime(
+        "kv", "fold-scales", model, tmp_path / "out",
+        "--calibration", tmp_path / "latents.npz", "-o", "json",
+    )  # fmt: skip
+    assert json.loads(result.stdout)["layers"] == {layer(0): 14}  # 0.02 * 8 * 2**14 <= 2688
+
+
+@pytest.mark.parametrize("extra", [[], ["out", "--dry-run"]])
+def test_a_target_and_a_dry_run_exclude_each_other(prime: Prime, model: Path, extra) -> None:
+    result = prime("kv", "fold-scales", model, *extra)
+    assert result.exit_code == 1
+    assert "--dry-run" in result.stderr
+
+
+def test_a_folder_without_a_model_fails_in_json_too(prime: Prime, tmp_path: Path) -> None:
+    result = prime("kv", "fold-scales", tmp_path, "--dry-run", "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stderr)["error"]["code"] == "checkpoint_unfit"
