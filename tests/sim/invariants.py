@@ -40,7 +40,7 @@ class Invariants:
         """
         for deployment, attempts in self._books.open.items():
             leases = self._store.leases(deployment)
-            learning = self._store.learning(deployment)
+            learning = self._store.has_to_learn and not self.store_lost_time
             for attempt in attempts:
                 if attempt.replica.name not in leases and not (learning and self._emptied(attempt)):
                     attempt.tainted = True

@@ -14,7 +14,7 @@ class Weather:
     """What every link suffers."""
 
     loss: float = 0.0
-    slow: float = 0.0  # share of messages that are as late as a call may take
+    slow: float = 0.0  # share of messages that are late, some of them as late as a retransmission
 
 
 class Network:
@@ -30,7 +30,7 @@ class Network:
             return
         delay = 0.0002 + random.expovariate(2000)
         if random.random() < self.weather.slow:
-            delay += random.uniform(0, 0.08)
+            delay += random.uniform(0, random.choice([0.08, 0.08, 1.5]))
         self._world.after(delay, self._arrive, a, b, action, arguments)
 
     def cut(self, a: Hashable, b: Hashable) -> None:

@@ -20,7 +20,7 @@ from tests.sim.world import DriftingClock, World
 
 TROUBLE_FROM_S = 4.0
 TROUBLE_UNTIL_S = 24.0
-LONGEST_TROUBLE_S = 14.0
+LONGEST_TROUBLE_S = 16.0
 PEACE_S = 50.0  # open time 30 + ticket 15 + a lease: after that nothing may be left of any trouble
 CALM_S = 5.0  # a lease is renewed, a breaker is read
 PEACEFUL_PER_SECOND = 2.0
@@ -35,6 +35,7 @@ class Traffic:
     mean_s: float  # of an answer
     batch: float  # share of batch requests
     leaving: float  # share of clients that leave before the end
+    bursts_s: float  # a replica is busy for so long, then idle for so long; 0: steady
 
 
 class Simulation:
@@ -49,7 +50,9 @@ class Simulation:
         self.network = Network(world, weather)
         self.store = SimStore(world, self.network, self._clock())
         self.settings = Settings(
-            breaker=BreakerSettings(poll_s=random.choice([0.15, 1.0, 1.0])),
+            breaker=BreakerSettings(
+                poll_s=random.choice([0.15, 1.0, 1.0]), tickets=random.choice([1, 2])
+            ),
         )
         self.fleet = self._make_fleet()
         self.engines = {spec.id: Engine(spec) for spec in self.fleet}
@@ -71,6 +74,7 @@ class Simulation:
             mean_s=random.choice([0.2, 1, 4]),
             batch=random.choice([0, 0.3]),
             leaving=random.choice([0, 0.05]),
+            bursts_s=random.choice([0, 3, 7]),
         )
         self._peace = False
 
@@ -79,7 +83,7 @@ class Simulation:
         world = self.world
         for place in range(len(self.replicas)):
             self._schedule_request(place)
-        for _ in range(world.random.randint(2, 8)):
+        for _ in range(world.random.randint(3, 16)):
             when = world.random.uniform(TROUBLE_FROM_S, TROUBLE_UNTIL_S)
             world.at(when, world.random.choice(self._troubles()))
         try:
@@ -138,6 +142,8 @@ class Simulation:
 
     def _schedule_request(self, place: int) -> None:
         rate = self.traffic.per_second
+        if self.traffic.bursts_s and int(self.world.now / self.traffic.bursts_s + place) % 2:
+            rate /= 10  # each replica in its turn: shares go back and forth
         if self._peace:  # enough to be probes; there is nothing more to find
             rate = min(rate, PEACEFUL_PER_SECOND)
         self.world.after(self.world.random.expovariate(rate), self._request, place)
@@ -168,15 +174,19 @@ class Simulation:
         return [
             self._crash, self._crash, self._restart_properly, self._pause, self._pause,
             self._cut_from_store, self._cut_from_store, self._cut_from_engine, self._freeze_store,
-            self._empty_store, self._step_store_back, self._step_store_forward,
-            self._upset_engine, self._upset_engine, self._upset_engine, self._drain,
+            self._freeze_store, self._empty_store, self._empty_store, self._step_store_back,
+            self._step_store_forward, self._upset_engine, self._upset_engine, self._upset_engine,
+            self._upset_datacenter, self._upset_datacenter, self._drain,
         ]  # fmt: skip
 
     def _say(self, what: str) -> None:
         self.log.append(f"{self.world.now:9.4f}  {what}")
 
     def _length(self) -> float:
-        return self.world.random.choice([0.1, 1, 4, LONGEST_TROUBLE_S]) * self.world.random.random()
+        random = self.world.random
+        if random.random() < 0.3:  # longer than a lease
+            return random.uniform(10, LONGEST_TROUBLE_S)
+        return random.choice([0.1, 1, 5]) * random.random()
 
     def _replica_without_trouble(self) -> int | None:
         places = [place for place, busy in enumerate(self._busy) if not busy]
@@ -276,12 +286,20 @@ class Simulation:
         self.invariants.store_lost_time = True
 
     def _upset_engine(self) -> None:
-        engine = self.engines[self.world.random.choice(self.fleet).id]
+        self._upset([self.world.random.choice(self.fleet).id])
+
+    def _upset_datacenter(self) -> None:
+        """All deployments of one or of both datacenters."""
+        hit = self.world.random.choice([{"dc0"}, {"dc1"}, {"dc0", "dc1"}])
+        self._upset([spec.id for spec in self.fleet if spec.datacenter in hit])
+
+    def _upset(self, names: list[str]) -> None:
         mood = self.world.random.choice([mood for mood in Mood if mood is not Mood.WELL])
         seconds = self._length()
-        self._say(f"{engine.spec.id} is {mood.name} for {seconds:.3f} s")
-        engine.mood = mood
-        self.world.after(seconds, self._calm, engine)
+        self._say(f"{', '.join(names)}: {mood.name} for {seconds:.3f} s")
+        for name in names:
+            self.engines[name].mood = mood
+            self.world.after(seconds, self._calm, self.engines[name])
 
     @staticmethod
     def _calm(engine: Engine) -> None:

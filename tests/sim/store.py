@@ -26,6 +26,7 @@ class SimStore:
     def __init__(self, world: World, network: Network, clock: DriftingClock) -> None:
         self.clock = clock
         self.incarnation = 0
+        self._started_at = world.now
         self.state = MemoryStore(LEARNING_S)
         self.before_lease: Callable[[], None] = lambda: None
         self._world = world
@@ -67,6 +68,7 @@ class SimStore:
 
     def start_empty(self) -> None:
         self._up = True
+        self._started_at = self._world.now
         self.incarnation += 1
         self.state = MemoryStore(LEARNING_S)
         self.state.listeners.append(self._push)
@@ -76,9 +78,10 @@ class SimStore:
         now = self.clock()
         return self.state.pool(pool, now).leases(now)
 
-    def learning(self, pool: str) -> bool:
-        now = self.clock()
-        return self.state.pool(pool, now).learning(now)
+    @property
+    def has_to_learn(self) -> bool:
+        """Whether leases of the time before it was emptied may still be valid."""
+        return self._world.now < self._started_at + LEARNING_S * 0.98
 
     def _push(self, record: BreakerRecord) -> None:
         for name, listener in self._subscribers.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import cast
 
@@ -33,9 +34,21 @@ from prime_inference.reliability.deployment import DeploymentGuard
 from prime_inference.reliability.settings import Settings
 
 AWAY_AFTER_FAILURES = 3  # in a row: one lost message is not an outage
-PUBLISH_AGAIN_S = 0.25  # a trip that the store did not take
-ASK_TICKET_AGAIN_S = 0.25  # a ticket that the store did not answer for
+REPEAT_S = 0.25  # what the store did not answer: soon, but not at its pace of failing
 KNOWS_NOTHING = -1  # as a version: not even 0, that of an empty store
+
+
+@dataclass(slots=True)
+class _TicketAsk:
+    command: ProbeAsk
+    first_at: float
+    awaited: bool = False
+
+
+@dataclass(slots=True)
+class _Result:
+    ticket: Ticket
+    send_at: float
 
 
 class Coordinator:
@@ -53,12 +66,11 @@ class Coordinator:
         self._settings = settings
         self._random = random
         self._deployments = deployments
-        self._results: list[tuple[Ticket, ProbeResult]] = []  # to be sent
-        self._tickets: dict[ProbeResult, Ticket] = {}  # sent, awaiting an answer
+        self._results: dict[ProbeResult, _Result] = {}  # that the store has not answered yet
         self._removed: list[str] = []
         self._publishing: set[str] = set()
         self._publish_at: dict[str, float] = {}
-        self._asking_ticket: set[str] = set()
+        self._ticket_asks: dict[str, _TicketAsk] = {}
         self._version = KNOWS_NOTHING
         self._reading = False
         self._read_at = -math.inf
@@ -84,10 +96,10 @@ class Coordinator:
         if self._removed:
             commands.append(ReturnBlocks(self.replica, tuple(self._removed)))
             self._removed.clear()
-        for ticket, result in self._results:
-            self._tickets[result] = ticket
-            commands.append(result)
-        self._results.clear()
+        for result, state in self._results.items():
+            if state.send_at <= now:
+                state.send_at = math.inf
+                commands.append(result)
         if self._read_at <= now and not self._reading:
             self._reading = True
             commands.append(ReadBreakers(self._version))
@@ -95,9 +107,11 @@ class Coordinator:
 
     def next_due(self, now: float) -> float:
         """When `due` will have something, as far as is known now."""
-        if self._results or self._removed:
+        if self._removed:
             return -math.inf
         soonest = math.inf if self._reading else self._read_at
+        for state in self._results.values():
+            soonest = min(soonest, state.send_at)
         for deployment in self._deployments.values():
             soonest = min(soonest, deployment.lease.ask_at)
             breaker = deployment.breaker
@@ -107,7 +121,7 @@ class Coordinator:
                 soonest = min(soonest, self._publish_at.get(deployment.id, -math.inf))
             if breaker.ticket is not None:
                 soonest = min(soonest, breaker.ticket.deadline, breaker.use_ticket_by)
-            elif deployment.id not in self._asking_ticket and deployment.has_room(now):
+            elif not self._asks_for_ticket(deployment.id) and deployment.has_room(now):
                 soonest = min(soonest, breaker.due_at)
         return soonest
 
@@ -124,18 +138,33 @@ class Coordinator:
         unused = breaker.unused_ticket(now)
         if unused is not None:
             self.conclude(unused, Verdict.LOST, now)
-        if name in self._asking_ticket or not breaker.probe_is_due(now):
+        if self._asks_for_ticket(name) or not breaker.probe_is_due(now):
             return
         if not deployment.has_room(now):  # a ticket without a slot keeps others from probing
             return
-        self._probes += 1
-        owner = f"{self.replica}:{self._probes}"
         if self.store_is_away:
-            breaker.probe_alone(owner, now)
+            breaker.probe_alone(self._owner(), now)
         else:
-            self._asking_ticket.add(name)
-            settings = self._settings.breaker
-            yield ProbeAsk(name, owner, settings.ticket_s, settings.tickets)
+            yield self._ask_for_ticket(name, now)
+
+    def _asks_for_ticket(self, name: str) -> bool:
+        ask = self._ticket_asks.get(name)
+        return ask is not None and ask.awaited
+
+    def _ask_for_ticket(self, name: str, now: float) -> ProbeAsk:
+        """An ask that was not answered is repeated in the same name: it may have been granted."""
+        ask = self._ticket_asks.get(name)
+        ticket_s = self._settings.breaker.ticket_s
+        if ask is None or now >= ask.first_at + ticket_s:
+            tickets = self._settings.breaker.tickets
+            ask = _TicketAsk(ProbeAsk(name, self._owner(), ticket_s, tickets), first_at=now)
+            self._ticket_asks[name] = ask
+        ask.awaited = True
+        return ask.command
+
+    def _owner(self) -> str:
+        self._probes += 1
+        return f"{self.replica}:{self._probes}"
 
     # --- replies ---
 
@@ -158,7 +187,7 @@ class Coordinator:
             case ProbeAsk():
                 self._answered_for_ticket(command, cast("ProbeGrant", reply), now)
             case ProbeResult():
-                self._end(self._tickets.pop(command))
+                self._end(self._results.pop(command).ticket)
                 self.follow(cast("BreakerRecord", reply), now)
             case ReturnBlocks():
                 pass
@@ -185,16 +214,22 @@ class Coordinator:
         match command:
             case Trip():
                 self._publishing.discard(command.deployment)
-                self._publish_at[command.deployment] = now + PUBLISH_AGAIN_S
+                self._publish_at[command.deployment] = now + REPEAT_S
             case ProbeAsk():
-                self._asking_ticket.discard(command.deployment)
+                ask = self._ticket_asks.get(command.deployment)
+                if ask is not None:
+                    ask.awaited = False
                 if breaker is not None:
-                    breaker.due_at = max(breaker.due_at, now + ASK_TICKET_AGAIN_S)
+                    breaker.due_at = max(breaker.due_at, now + REPEAT_S)
             case ProbeResult():
-                ticket = self._tickets.pop(command)
+                result = self._results[command]
+                if now < result.ticket.deadline and not self.store_is_away:
+                    result.send_at = now + REPEAT_S
+                    return
+                del self._results[command]
                 if breaker is not None:
-                    breaker.ticket_ended(ticket)
-                    breaker.concluded_alone(ticket, command.verdict, now)
+                    breaker.ticket_ended(result.ticket)
+                    breaker.concluded_alone(result.ticket, command.verdict, now)
 
     def follow(self, record: BreakerRecord, now: float) -> None:
         """A record, from wherever it came."""
@@ -220,14 +255,14 @@ class Coordinator:
             answers=settings.answers_to_close,
             open_time=settings.open_time(self._random.uniform(-1, 1)),
         )
-        self._results.append((ticket, result))
+        self._results[result] = _Result(ticket, send_at=now)
 
     def removed(self, pool: str) -> None:
         """A deployment is gone: its block goes back."""
         self._removed.append(pool)
         self._publishing.discard(pool)
         self._publish_at.pop(pool, None)
-        self._asking_ticket.discard(pool)
+        self._ticket_asks.pop(pool, None)
 
     def _next_read(self, now: float) -> None:
         self._reading = False
@@ -250,14 +285,15 @@ class Coordinator:
             self._deployments[trip.deployment].breaker.published(trip, record, now)
 
     def _answered_for_ticket(self, ask: ProbeAsk, grant: ProbeGrant, now: float) -> None:
-        self._asking_ticket.discard(ask.deployment)
+        asked = self._ticket_asks.pop(ask.deployment, None)
         deployment = self._deployments.get(ask.deployment)
-        if deployment is None:
+        if deployment is None or asked is None:
             return
         if not grant.granted:
             deployment.breaker.ticket_refused(grant.record, now)
             return
-        ticket = Ticket(ask.deployment, ask.owner, grant.record.epoch, now + ask.ttl_s, shared=True)
+        deadline = asked.first_at + ask.ttl_s
+        ticket = Ticket(ask.deployment, ask.owner, grant.record.epoch, deadline, shared=True)
         deployment.breaker.take_ticket(ticket, grant.record, now)
 
     def _end(self, ticket: Ticket) -> None:

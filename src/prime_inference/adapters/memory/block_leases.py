@@ -69,11 +69,6 @@ class BlockPool:
         self._advance(now)
         return {name: (block.grant.epoch, block.held) for name, block in self._blocks.items()}
 
-    def learning(self, now: float) -> bool:
-        """Whether leases of the time before this pool may still be valid."""
-        self._advance(now)
-        return now < self._learning_until
-
     def _advance(self, now: float) -> None:
         step_back = self._latest - now
         if step_back > 0:  # all ends move with the clock, or dead holders would live on
