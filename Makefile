@@ -42,7 +42,7 @@ $(VENV)/bench: $(VENV)/runtime requirements/bench.txt
 	@if .envs/$*/bin/pip --disable-pip-version-check --quiet install --require-hashes -r $<; then touch $@; else echo "$* could not be installed: its rows are left out"; fi
 
 chat: $(VENV)/runtime  ## ask a real model on this machine: make chat PROMPT="..."
-	@$(BIN)/prime inference chat --serve --stream --stats '$(MODEL)' "$(PROMPT)"
+	@$(BIN)/prime inference chat --serve --stream --stats --max-tokens 256 '$(MODEL)' "$(PROMPT)"
 
 serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engine
 	@$(BIN)/prime inference serve
