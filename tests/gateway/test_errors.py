@@ -57,10 +57,11 @@ async def test_a_missing_key_is_told_how_to_be_sent(gateway: RunningGateway):
 
 
 def mistyped(key: str) -> list[str]:
-    """The key with one character off, swapped, lost, doubled or in another case."""
+    """The key with one character off, two swapped, one lost, one more, or in another case."""
+    swap = next(place for place in range(30, 60) if key[place] != key[place + 1])
     return [
         key[:20] + ("a" if key[20] != "a" else "b") + key[21:],
-        key[:30] + key[31] + key[30] + key[32:],
+        key[:swap] + key[swap + 1] + key[swap] + key[swap + 2 :],
         key[:-1],
         key + "0",
         key.swapcase(),
