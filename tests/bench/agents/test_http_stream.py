@@ -54,13 +54,14 @@ async def test_an_answer_is_read_whole_however_it_is_framed(
 
 
 async def test_times_are_those_of_the_first_and_the_last_token(engine: MockEngine) -> None:
-    (exchange,) = await asked(engine, "slow-first-200ms.pace-10ms.stall-after-10.stall-150ms")
+    (exchange,) = await asked(engine, "slow-first-200ms.pace-10ms.stall-after-10.stall-500ms")
     answer = read(exchange)
     assert answer.first is not None
     assert answer.last is not None
     assert answer.first - exchange.sent >= 0.2
-    assert answer.last - answer.first >= 0.19 + 0.14
-    assert answer.longest_gap >= 0.14
+    # an event may be seen late, so that what follows it seems to come soon after; never early
+    assert answer.last - exchange.sent >= 0.2 + 0.19 + 0.5 - 0.01
+    assert answer.longest_gap >= 0.4
     assert exchange.end >= answer.last
 
 
