@@ -6,7 +6,7 @@ For every command that `due` hands out, exactly one of `accept` and `fail` must 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import cast
@@ -60,18 +60,21 @@ class Coordinator:
         settings: Settings,
         random: Random,
         deployments: Mapping[str, DeploymentGuard],
+        sequences: Iterator[int],
     ) -> None:
         self.replica = replica
         self.failures_in_a_row = 0
         self._settings = settings
         self._random = random
         self._deployments = deployments
+        self._sequences = sequences
         self._results: dict[ProbeResult, _Result] = {}  # that the store has not answered yet
         self._removed: list[str] = []
         self._publishing: set[str] = set()
         self._publish_at: dict[str, float] = {}
         self._ticket_asks: dict[str, _TicketAsk] = {}
         self._version = KNOWS_NOTHING
+        self._reads_behind = 0  # answers in a row that know less than we do
         self._reading = False
         self._read_at = -math.inf
         self._probes = 0
@@ -94,7 +97,7 @@ class Coordinator:
         if asks:
             commands.append(LeaseBlocks(tuple(asks), now))
         if self._removed:
-            commands.append(ReturnBlocks(self.replica, tuple(self._removed)))
+            commands.append(self.return_blocks(self._removed))
             self._removed.clear()
         for result, state in self._results.items():
             if state.send_at <= now:
@@ -124,6 +127,9 @@ class Coordinator:
             elif not self._asks_for_ticket(deployment.id) and deployment.has_room(now):
                 soonest = min(soonest, breaker.due_at)
         return soonest
+
+    def return_blocks(self, pools: Iterable[str]) -> ReturnBlocks:
+        return ReturnBlocks(self.replica, tuple(pools), next(self._sequences))
 
     def _about_breaker(self, deployment: DeploymentGuard, now: float) -> Iterable[Command]:
         breaker = deployment.breaker
@@ -269,14 +275,29 @@ class Coordinator:
         self._read_at = now + self._settings.breaker.poll_s
 
     def _read(self, snapshot: BreakerSnapshot, now: float) -> None:
-        self._version = snapshot.version
+        if self._is_from_an_emptied_store(snapshot):
+            for deployment in self._deployments.values():
+                deployment.breaker.epoch = 0
+        self._version = snapshot.version if not self._reads_behind else KNOWS_NOTHING
         known = {record.deployment: record for record in snapshot.records}
         for name, deployment in self._deployments.items():
             record = known.get(name)
             if record is not None:
                 deployment.breaker.follow(record, now)
-            elif deployment.breaker.epoch:
+            elif not self._reads_behind:
                 deployment.breaker.forgotten(now)
+
+    def _is_from_an_emptied_store(self, snapshot: BreakerSnapshot) -> bool:
+        """Whether the store's epochs have begun anew, below those we know.
+
+        Once may be an answer that a push has overtaken; twice in a row is not.
+        """
+        latest = max((d.breaker.epoch for d in self._deployments.values()), default=0)
+        self._reads_behind = self._reads_behind + 1 if snapshot.version < latest else 0
+        if self._reads_behind < 2:
+            return False
+        self._reads_behind = 0
+        return True
 
     def _published(self, trip: Trip, record: BreakerRecord, now: float) -> None:
         self._publishing.discard(trip.deployment)
