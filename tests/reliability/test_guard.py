@@ -206,7 +206,7 @@ def test_a_store_that_begins_anew_with_lower_epochs_is_followed() -> None:
     fleet.settle()
     fleet.store = MemoryStore()  # emptied, and its clock set back
     fleet.store_offset = -500.0
-    fleet.advance(0.5)
+    fleet.advance(1)
     newer = fleet.store.breakers.snapshot(-1, now=fleet.clock.now - 500)
     assert newer is not None
     assert [record.state for record in newer.records] == [BreakerState.OPEN]  # told again
