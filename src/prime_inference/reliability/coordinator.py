@@ -105,7 +105,7 @@ class Coordinator:
                 commands.append(result)
         if self._read_at <= now and not self._reading:
             self._reading = True
-            commands.append(ReadBreakers(self._version))
+            commands.append(ReadBreakers(self._known_version()))
         return commands
 
     def next_due(self, now: float) -> float:
@@ -287,13 +287,20 @@ class Coordinator:
             elif not self._reads_behind:
                 deployment.breaker.forgotten(now)
 
+    def _known_version(self) -> int:
+        """The version last read; none, if push has told more since: the store may be emptied."""
+        return self._version if self._latest_epoch() <= self._version else KNOWS_NOTHING
+
+    def _latest_epoch(self) -> int:
+        return max((d.breaker.epoch for d in self._deployments.values()), default=0)
+
     def _is_from_an_emptied_store(self, snapshot: BreakerSnapshot) -> bool:
         """Whether the store's epochs have begun anew, below those we know.
 
         Once may be an answer that a push has overtaken; twice in a row is not.
         """
-        latest = max((d.breaker.epoch for d in self._deployments.values()), default=0)
-        self._reads_behind = self._reads_behind + 1 if snapshot.version < latest else 0
+        behind = snapshot.version < self._latest_epoch()
+        self._reads_behind = self._reads_behind + 1 if behind else 0
         if self._reads_behind < 2:
             return False
         self._reads_behind = 0
