@@ -11,7 +11,9 @@ from prime_inference.ports.coordination import (
     BreakerSnapshot,
     BreakerState,
     Cause,
+    OpenTime,
     ProbeAsk,
+    Trip,
 )
 from prime_inference.reliability.commands import LeaseBlocks, ReadBreakers
 from prime_inference.reliability.outcome import Outcome
@@ -425,7 +427,8 @@ def test_a_canary_probes_instead_of_requests() -> None:
 def test_no_ticket_is_asked_for_without_a_slot_to_use_it_on() -> None:
     fleet = Fleet(deployment("a", slots=2), deployment("b"))
     slots = _busy(fleet, "a", 2)
-    fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, 10**15, remaining_s=0.5))
+    trip = Trip("a", 0, Cause.CONSECUTIVE, OpenTime(base_s=0.5, cap_s=1, forget_s=60))
+    fleet.store.breakers.trip(trip, fleet.clock.now)
     fleet.calls.clear()
     fleet.advance(3)
     assert not any(isinstance(call, ProbeAsk) for call in fleet.calls)
