@@ -12,6 +12,7 @@ from random import Random
 from typing import cast
 
 from prime_inference.ports.coordination import (
+    BlockAsk,
     BlockGrant,
     BreakerRecord,
     BreakerSnapshot,
@@ -22,6 +23,7 @@ from prime_inference.ports.coordination import (
     Trip,
     Verdict,
 )
+from prime_inference.reliability.block_lease import RENEWALS_PER_TTL
 from prime_inference.reliability.breaker import Ticket
 from prime_inference.reliability.commands import (
     Command,
@@ -88,10 +90,8 @@ class Coordinator:
     def due(self, now: float) -> list[Command]:
         """Everything to be asked of the store now."""
         commands: list[Command] = []
-        asks = []
+        asks = self._asks(now)
         for deployment in self._deployments.values():
-            if deployment.lease.ask_at <= now:
-                asks.append(deployment.lease.ask(deployment.in_flight, now))
             if deployment.breaker.state is not BreakerState.CLOSED:
                 commands.extend(self._about_breaker(deployment, now))
         if asks:
@@ -107,6 +107,15 @@ class Coordinator:
             self._reading = True
             commands.append(ReadBreakers(self._known_version()))
         return commands
+
+    def _asks(self, now: float) -> list[BlockAsk]:
+        """Asks that are due, and with them those that would be soon: one round trip for all."""
+        deployments = self._deployments.values()
+        if not any(deployment.lease.ask_at <= now for deployment in deployments):
+            return []
+        soon = now + self._settings.lease.ttl_s / RENEWALS_PER_TTL / 2
+        due = [deployment for deployment in deployments if deployment.lease.ask_at <= soon]
+        return [deployment.lease.ask(deployment.in_flight, now) for deployment in due]
 
     def next_due(self, now: float) -> float:
         """When `due` will have something, as far as is known now."""
