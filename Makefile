@@ -42,7 +42,7 @@ $(VENV)/bench: $(VENV)/runtime requirements/bench.txt
 	@if .envs/$*/bin/pip --disable-pip-version-check --quiet install --require-hashes -r $<; then touch $@; else echo "$* could not be installed: its rows are left out"; fi
 
 chat: $(VENV)/runtime  ## ask a real model on this machine: make chat PROMPT="..."
-	@$(BIN)/prime inference chat --serve --stream --stats '$(MODEL)' "$(PROMPT)"
+	@$(BIN)/prime inference chat --serve --stream --stats --max-tokens 256 '$(MODEL)' "$(PROMPT)"
 
 serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engine
 	@$(BIN)/prime inference serve
@@ -64,6 +64,15 @@ test: $(VENV)/dev .envs/prime-cli/ready  ## every test that needs no GPU
 
 test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's interpreter, nvcc
 	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv/bin/python -m pytest tests/kvcache
+
+.envs/grammar/ready: requirements/grammar.txt
+	@echo "setting up .envs/grammar with xgrammar, torch and Triton (2 GB) ..."
+	@$(PYTHON) -m venv .envs/grammar
+	@.envs/grammar/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements/grammar.txt
+	@touch $@
+
+test-grammar: .envs/grammar/ready  ## tool-call constraints against real xgrammar
+	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/grammar/bin/python -m pytest tests/grammar
 
 quick: $(VENV)/dev .envs/prime-cli/ready  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
@@ -93,6 +102,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(COMPILE) --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --extra kv -c requirements/runtime.txt pyproject.toml -o requirements/kv.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra kv-torch -c requirements/dev.txt pyproject.toml -o requirements/kv-torch.txt
+	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra grammar -c requirements/dev.txt pyproject.toml -o requirements/grammar.txt
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
 	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt

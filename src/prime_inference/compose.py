@@ -46,6 +46,10 @@ KEEP_ALIVE_SECONDS = 15.0  # load balancers close connections that are silent fo
 
 DEFAULT_MODEL_ID = "huggingfacetb/smollm2-135m-instruct"
 
+LOCAL_SCHEMA_ALTERNATIVES = 100
+"""llama.cpp checks each on the one thread that decodes for everybody: 100 hold all up for 0.7 s,
+3,000 for over a minute (docs/engine-local.md)."""
+
 ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
     "vllm": frozenset({
         "dimensions", "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
@@ -179,8 +183,10 @@ async def listening(
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
     app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
-    control = ControlListener(metrics, settlement, not_ready)
     public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
+    control = ControlListener(
+        metrics, settlement, lambda: "draining" if public_server.draining else not_ready()
+    )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
     lag = loop.create_task(control.watch_loop())
@@ -330,5 +336,6 @@ def local_catalog(
         upstream_model=model.id,
         parameters=ENGINE_PARAMETERS["llama.cpp"],
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
+        schema_alternatives=LOCAL_SCHEMA_ALTERNATIVES,
     )
     return MemoryCatalog([model], [deployment])

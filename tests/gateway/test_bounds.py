@@ -74,7 +74,7 @@ CHAT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "tools[0].function.parameters",
     ),
     "format's enum values": (
-        {"response_format": format_of({"enum": list(range(bounds.MAX_ENUM_VALUES))})},
+        {"response_format": format_of({"enum": list(range(bounds.MAX_ALTERNATIVES))})},
         {"response_format": format_of({"items": {"enum": list(range(1001))}})},
         "response_format.json_schema.schema",
     ),

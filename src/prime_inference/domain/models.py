@@ -45,3 +45,4 @@ class Deployment:
     upstream_model: str  # the name the engine knows the model by
     parameters: frozenset[str] = field(default_factory=frozenset)  # OpenAI's, that it honours
     routes: frozenset[str] = frozenset({"chat/completions", "completions"})
+    schema_alternatives: int = 1000  # OpenAI's limit on enum values; a schema may have so many

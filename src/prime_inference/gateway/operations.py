@@ -12,15 +12,17 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
 from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.wire.openai.bounds import alternatives
 from prime_inference.wire.openai.chat_request import (
     AudioPart,
     ChatRequest,
     FilePart,
     ImagePart,
+    JsonSchemaFormat,
     TextFormat,
     UserMessage,
 )
@@ -80,6 +82,7 @@ class Operation(Struct, frozen=True, gc=False):
     token_limit: int | None
     parameters: dict[str, Any]
     content: dict[str, Any]  # messages, prompt or input
+    schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
 
     def streams_from(self, deployment: Deployment) -> bool:
@@ -113,6 +116,8 @@ class Operation(Struct, frozen=True, gc=False):
         for name in self.parameters:
             if name not in deployment.parameters or name in other_shape:
                 return name
+        if self.schema_alternatives > deployment.schema_alternatives:
+            return "response_format"
         return None
 
 
@@ -140,6 +145,7 @@ def chat_operation(request: ChatRequest) -> Operation:
         token_limit=request.token_limit,
         parameters=parameters,
         content={"messages": request.messages},
+        schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
     )
 
@@ -159,6 +165,7 @@ def completion_operation(request: CompletionRequest) -> Operation:
         token_limit=request.token_limit,
         parameters=_completion_fields.of(request),
         content={"prompt": request.prompt},
+        schema_alternatives=0,
         check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
     )
 
@@ -175,6 +182,7 @@ def embedding_operation(request: EmbeddingRequest) -> Operation:
         token_limit=None,
         parameters=_embedding_fields.of(request),
         content={"input": request.input},
+        schema_alternatives=0,
         check=lambda model: None,
     )
 
@@ -208,6 +216,13 @@ _completion_fields = _EngineFields(
     {**NEUTRAL, "logprobs": ()},  # 0 asks for the tokens' own, and equals False
 )
 _embedding_fields = _EngineFields(EmbeddingRequest)
+
+
+def _schema_alternatives(request: ChatRequest) -> int:
+    if not isinstance(request.response_format, JsonSchemaFormat):
+        return 0
+    schema = request.response_format.json_schema.schema_
+    return 0 if schema is UNSET else alternatives(msgspec.json.decode(schema))
 
 
 def _prompt_count(n: int | None) -> int:

@@ -33,6 +33,7 @@ from prime_inference.toolcalls.pattern_rules import (
     expression,
 )
 from prime_inference.toolcalls.shapes import (
+    TEXT,
     Anything,
     Array,
     Choice,
@@ -125,15 +126,15 @@ class JsonRules:
     def _kind(self, kind: Kind, path: str) -> str:
         match kind:
             case Text():
-                return self._text(kind, path)
+                return "string" if kind == TEXT[0] else self._text(kind, path)
             case Choice():
                 return group([self._fixed(text) for text in kind.texts])
             case Number():
                 return self._number(kind, path)
-            case Record():
-                return self._record(kind, path)
             case Array():
                 return self._array(kind, path)
+            case Record():
+                return self._record(kind, path)
             case Reference():
                 return self._reference(kind, path)
             case Anything():
@@ -292,9 +293,10 @@ class JsonRules:
             return '"[" ws "]"'
         return f'"[" ws {inside} ws "]"' if shortest else f'"[" ws ("]" | {inside} ws "]")'
 
-    def _items(self, item: str, shortest: int, longest: int | None, after_others: bool) -> str:
+    @staticmethod
+    def _items(item: str, shortest: int, longest: int | None, after_others: bool) -> str:
         """Items up to a number, with a comma before each but the first of the array."""
-        more = self._grammar.fresh(self._stem, f"{_COMMA} {item}")
+        more = f"({_COMMA} {item})"
         if after_others:
             return repeat(more, shortest, longest)
         most = None if longest is None else longest - 1

@@ -162,11 +162,12 @@ class _Normaliser:
         if type(schema) is dict:
             name = schema.get("type")
             if type(name) is str and name in _PLAIN:
-                rest = schema.keys() - _ANNOTATIONS
-                if not rest:  # most properties of most tools
+                if schema.keys() <= _ANNOTATIONS:  # most properties of most tools
                     return _PLAIN[name]
-                if name == "string" and rest == _ENUM and _all_strings(schema["enum"]):
-                    return (choice(schema["enum"]),)
+                if name == "string" and "enum" in schema and schema.keys() <= _WORDS:
+                    values = schema["enum"]
+                    if _all_strings(values):
+                        return (choice(values),)
         return _implied(self._read(schema, path))
 
     def _read(self, schema: object, path: str) -> Shape:
@@ -301,7 +302,7 @@ class _Normaliser:
         return (Reference(name),)
 
 
-_ENUM = {"enum"}
+_WORDS = _ANNOTATIONS | {"enum"}
 _SIMPLE = _ANNOTATIONS.union(*OF_TYPE.values())
 _UNSAID = frozenset({TEXT[0], NUMBER[0], BOOLEAN[0], NULL[0], ANY_ARRAY[0], ANY_RECORD[0]})
 

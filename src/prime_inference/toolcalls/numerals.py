@@ -7,6 +7,7 @@ are limited, so that a model cannot write digits for ever and no reader overflow
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import lru_cache
 
 from prime_inference.toolcalls.grammar import EMPTY, group
 from prime_inference.toolcalls.shapes import Number
@@ -22,10 +23,13 @@ EXPONENT = '[eE] ("-" [0-9]{1,3} | "+"? ([0-9]{1,2} | "1" [0-9] [0-9] | "2" [0-6
 NUMBER = f'"-"? ("0" | [1-9] {DIGITS}) ("." [0-9] {DIGITS})? ({EXPONENT})?'
 
 
+@lru_cache(maxsize=1024)  # the same few bounds stand in most schemas
 def bounded(number: Number) -> str | None:
     """An expression for the numbers within the bounds; None if there are none to write."""
     low = None if number.low is None else Decimal(repr(number.low))
     high = None if number.high is None else Decimal(repr(number.high))
+    if low is not None and high is not None and low > high:
+        return None
     write = _whole if number.integer else _decimal
     bodies: list[str] = []
     if low is None or low < 0:  # -high .. -low, mirrored

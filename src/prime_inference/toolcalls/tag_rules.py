@@ -46,6 +46,7 @@ from prime_inference.toolcalls.shapes import (
 LONGEST_COUNTED = 256
 
 
+_PYTHON = {json: word for word, json in PYTHON_WORDS.items()}
 _PLAIN = {INTEGER: "integer", NUMBER: "number", ANY_ARRAY: "array", ANY_RECORD: "object"}
 
 # Names of parameters are short; a reader that waits for the end of one must not wait for ever.
@@ -80,9 +81,12 @@ class TagStyle(msgspec.Struct, frozen=True, dict=True):
         """The spellings of a choice's values where nothing marks strings."""
         found = []
         for text in texts:
-            found.append(msgspec.json.decode(text, type=str) if text.startswith('"') else text)
-            if self.python_words:
-                found += [word for word, json in PYTHON_WORDS.items() if json == text]
+            if text[0] == '"':
+                found.append(msgspec.json.decode(text, type=str))
+            elif self.python_words and text in _PYTHON:
+                found += (text, _PYTHON[text])
+            else:
+                found.append(text)
         return found
 
     @cached_property
@@ -111,7 +115,9 @@ class TagStyle(msgspec.Struct, frozen=True, dict=True):
 
     def can_name(self, name: str) -> bool:
         """Whether a parameter of this name can be read back."""
-        return 0 < len(name) <= LONGEST_NAME and self.after[0] not in name and "\n" not in name
+        if not 0 < len(name) <= LONGEST_NAME:
+            return False
+        return name.isidentifier() or not (self.after[0] in name or "\n" in name)
 
 
 @lru_cache(maxsize=64)
@@ -240,9 +246,12 @@ class TagRules:
 
     def _raw_kind(self, kind: Kind, path: str, *, structured: bool) -> str:
         if isinstance(kind, Choice):
-            words = self._style.words(t for t in kind.texts if t[0] not in "[{")
-            kept = [literal(word) for word in words if self._style.forbidden not in word]
-            kept += [self._json.value((Choice((t,)),), path) for t in kind.texts if t[0] in "[{"]
+            plain = [text for text in kind.texts if text[0] not in "[{"]
+            ends = self._style.forbidden
+            kept = [literal(word) for word in self._style.words(plain) if ends not in word]
+            if len(plain) < len(kind.texts):
+                rest = tuple(text for text in kind.texts if text[0] in "[{")
+                kept.append(self._json.value((Choice(rest),), path))
             if not kept:
                 raise Unwritable(path)
             return group(kept)

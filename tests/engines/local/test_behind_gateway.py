@@ -183,3 +183,24 @@ async def test_embeddings_have_one_vector_for_each_input(api: httpx.AsyncClient)
     assert [len(vector) for vector in vectors] == [576, 576]
     assert vectors[0] != vectors[1]
     assert answer.json()["usage"]["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize("keyword", ["enum", "anyOf", "oneOf"])
+async def test_a_schema_that_would_hold_everybody_up_is_refused_by_name(
+    api: httpx.AsyncClient, keyword: str
+):
+    choices = [f"v{number}" if keyword == "enum" else {"const": number} for number in range(101)]
+    schema = {"type": "object", "properties": {"x": {keyword: choices}}}
+    answer = await api.post(
+        "chat/completions",
+        json={
+            "model": MODEL,
+            "messages": HELLO,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": schema},
+            },
+        },
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "response_format"

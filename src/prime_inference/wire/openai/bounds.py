@@ -24,7 +24,7 @@ MAX_LOGIT_BIASES = 1024  # OpenAI's own limit is 300 in practice
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64  # OpenAI allows 10 levels of properties, each about 4 levels of JSON
-MAX_ENUM_VALUES = 1000  # OpenAI's limit; grammar compilers take time for each value
+MAX_ALTERNATIVES = 1000  # OpenAI's limit on enum values; grammars take time for each
 MAX_PROMPTS = 128  # of a completions request, times its `n`
 MAX_INPUTS = 2048  # OpenAI's limit for embeddings
 MAX_DIMENSIONS = 16_384  # of one embedding; the largest models give 8,192
@@ -61,9 +61,9 @@ class SchemaBounds:
             raise InvalidRequest(
                 f"'{param}' is nested deeper than {MAX_SCHEMA_DEPTH} levels.", param=param
             )
-        if enum_values(value) > MAX_ENUM_VALUES:
+        if alternatives(value) > MAX_ALTERNATIVES:
             raise InvalidRequest(
-                f"'{param}' has more than {MAX_ENUM_VALUES} enum values.", param=param
+                f"'{param}' has more than {MAX_ALTERNATIVES} enum values and branches.", param=param
             )
         self._passed[digest] = None
         if len(self._passed) > MAX_SCHEMAS_REMEMBERED:
@@ -75,13 +75,15 @@ def nesting(value: object) -> int:
     return sum(1 for _ in _layers(value))
 
 
-def enum_values(schema: object) -> int:
-    """How many values all `enum` keywords of a schema list."""
+def alternatives(schema: object) -> int:
+    """How many values and branches a grammar must tell apart: all of `enum`, `anyOf`, `oneOf`."""
     return sum(
-        len(values)
+        len(choices)
         for layer in _layers(schema)
         for item in layer
-        if isinstance(item, dict) and isinstance(values := item.get("enum"), list)
+        if isinstance(item, dict)
+        for keyword in ("enum", "anyOf", "oneOf")
+        if isinstance(choices := item.get(keyword), list)
     )
 
 
