@@ -21,6 +21,8 @@ from prime_inference.ports.coordination import (
 
 LONG_S = 4e9  # nothing ends in a test, and shares do not take turns (which depends on the clock)
 
+LATER = 10**9  # a sequence number after all others
+
 _sequence = itertools.count(1)
 
 

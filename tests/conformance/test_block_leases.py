@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from prime_inference.ports.coordination import Coordination
-from tests.conformance.asks import block, granted
+from tests.conformance.asks import LATER, block, granted
 from tests.conformance.conftest import MakeStore
 
 
@@ -72,13 +72,19 @@ async def test_a_lease_that_is_not_renewed_ends_and_is_never_revived(store: Coor
 
 async def test_a_returned_block_is_free_at_once(store: Coordination) -> None:
     await granted(store, block("a", 8))
-    await store.return_blocks("a", ["d", "unknown"])
+    await store.return_blocks("a", ["d", "unknown"], LATER)
     assert await granted(store, block("b", 8)) == 8
 
 
 async def test_a_holder_can_return_only_its_own_block(store: Coordination) -> None:
     await granted(store, block("a", 8))
-    await store.return_blocks("b", ["d"])
+    await store.return_blocks("b", ["d"], LATER)
+    assert await granted(store, block("b", 8)) == 0
+
+
+async def test_a_return_that_comes_late_does_not_end_a_newer_lease(store: Coordination) -> None:
+    await granted(store, block("a", 8, sequence=10_000_001))
+    await store.return_blocks("a", ["d"], sequence=10_000_000)
     assert await granted(store, block("b", 8)) == 0
 
 

@@ -23,7 +23,8 @@ from tests.redis_server import RedisServer
 
 @pytest.fixture
 async def store(redis_server: RedisServer) -> AsyncIterator[RedisCoordination]:
-    store = RedisCoordination(redis_server.url, learning_s=0)
+    # production gives a call 50 ms; here the machine may be busy with other tests
+    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2)
     yield store
     await store.close()
 
@@ -67,9 +68,9 @@ async def test_a_server_that_forbids_script_or_evalsha_gets_eval(
 
 
 async def test_a_frozen_server_is_given_up_on_soon_and_then_not_asked(
-    redis_server: RedisServer, store: RedisCoordination
+    redis_server: RedisServer,
 ) -> None:
-    await granted(store, block("a", 3))
+    store = RedisCoordination(redis_server.url, learning_s=0)
     redis_server.freeze()
     try:
         for _ in range(3):
@@ -81,7 +82,7 @@ async def test_a_frozen_server_is_given_up_on_soon_and_then_not_asked(
     finally:
         redis_server.thaw()
     await _works_again(store)
-    assert await granted(store, block("a", 3)) == 3
+    await store.close()
 
 
 async def test_an_ask_that_a_frozen_server_carries_out_late_changes_nothing(

@@ -50,6 +50,7 @@ class Fleet:
         self.clock = Clock()
         self.store = MemoryStore()
         self.store_up = True
+        self.store_offset = 0.0  # of the store's clock
         self.calls: list[Command] = []
         self.guards = [
             Guard(f"r{number}", settings or Settings(), self.clock, Random(number), canary=canary)
@@ -82,13 +83,13 @@ class Fleet:
             self.settle()
 
     def _perform(self, command: Command) -> Reply:
-        now = self.clock.now
+        now = self.clock.now + self.store_offset
         match command:
             case LeaseBlocks():
                 return [self.store.pool(ask.pool, now).lease(ask, now) for ask in command.asks]
             case ReturnBlocks():
                 for pool in command.pools:
-                    self.store.pool(pool, now).give_back(command.holder)
+                    self.store.pool(pool, now).give_back(command.holder, command.sequence)
                 return None
             case ReadBreakers():
                 return self.store.breakers.snapshot(command.known_version, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.routing.affinity import SessionRing, session_key
@@ -18,6 +18,7 @@ def _keys(count: int) -> list[int]:
     return [session_key("team", f"session-{number}") for number in range(count)]
 
 
+@settings(deadline=None)
 @given(NAMES, KEYS)
 def test_every_replica_ranks_alike_whatever_the_order_of_its_list(
     names: list[str], key: int
@@ -28,6 +29,7 @@ def test_every_replica_ranks_alike_whatever_the_order_of_its_list(
     assert sorted(one.ranking(key)) == sorted(names)
 
 
+@settings(deadline=None)
 @given(NAMES, KEYS)
 def test_a_deployment_that_goes_moves_only_its_own_sessions(names: list[str], key: int) -> None:
     before = SessionRing(dict.fromkeys(names, 4)).ranking(key)
@@ -36,6 +38,7 @@ def test_a_deployment_that_goes_moves_only_its_own_sessions(names: list[str], ke
         assert rest == [name for name in before if name != gone]
 
 
+@settings(deadline=None)
 @given(NAMES, KEYS, st.data())
 def test_the_session_goes_to_the_highest_of_its_ranking_that_is_offered(
     names: list[str], key: int, data: st.DataObject

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from prime_inference.adapters.memory.coordination import MemoryStore
 from prime_inference.domain.errors import CapacityExhausted
-from prime_inference.ports.coordination import BreakerRecord, BreakerState, Cause, ProbeAsk
-from prime_inference.reliability.commands import LeaseBlocks
+from prime_inference.ports.coordination import (
+    BreakerRecord,
+    BreakerSnapshot,
+    BreakerState,
+    Cause,
+    OpenTime,
+    ProbeAsk,
+    Trip,
+)
+from prime_inference.reliability.commands import LeaseBlocks, ReadBreakers
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
@@ -191,6 +200,35 @@ def test_without_the_store_breakers_open_and_close_alone() -> None:
         attempt(fleet.guard, "a", Outcome.ANSWERED)
         fleet.advance(0.5)
     assert fleet.guard.status()[0].breaker is BreakerState.CLOSED
+
+
+def test_a_store_that_begins_anew_with_lower_epochs_is_followed() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"), replicas=2)
+    fail(fleet.guard, "a")
+    fleet.settle()
+    fleet.store = MemoryStore()  # emptied, and its clock set back
+    fleet.store_offset = -500.0
+    fleet.advance(1)
+    newer = fleet.store.breakers.snapshot(-1, now=fleet.clock.now - 500)
+    assert newer is not None
+    assert [record.state for record in newer.records] == [BreakerState.OPEN]  # told again
+    fleet.advance(6)
+    for guard in fleet.guards * 10:
+        if guard.candidates("m")[0] == "a":
+            attempt(guard, "a", Outcome.ANSWERED)
+        fleet.advance(0.3)
+    assert not any(guard.is_ejected("a") for guard in fleet.guards)
+
+
+def test_an_answer_that_a_push_has_overtaken_resets_nothing() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fleet.advance(0.2)
+    fleet.clock.now += 0.2
+    (read,) = [command for command in fleet.guard.due() if isinstance(command, ReadBreakers)]
+    fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
+    fleet.guard.accept(read, BreakerSnapshot(version=10**11, records=()))
+    assert fleet.guard.candidates("m") == ["b"]
+    assert fleet.guard.status()[0].breaker is BreakerState.OPEN
 
 
 # --- breakers ---
@@ -389,7 +427,8 @@ def test_a_canary_probes_instead_of_requests() -> None:
 def test_no_ticket_is_asked_for_without_a_slot_to_use_it_on() -> None:
     fleet = Fleet(deployment("a", slots=2), deployment("b"))
     slots = _busy(fleet, "a", 2)
-    fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, 10**15, remaining_s=0.5))
+    trip = Trip("a", 0, Cause.CONSECUTIVE, OpenTime(base_s=0.5, cap_s=1, forget_s=60))
+    fleet.store.breakers.trip(trip, fleet.clock.now)
     fleet.calls.clear()
     fleet.advance(3)
     assert not any(isinstance(call, ProbeAsk) for call in fleet.calls)

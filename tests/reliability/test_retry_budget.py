@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.reliability.retry_budget import RetryBudget
@@ -36,6 +36,7 @@ def test_what_was_spent_comes_back_after_the_window() -> None:
     assert _spent(budget, 110) == 10
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 2), st.booleans()), max_size=300))
 def test_in_no_window_are_there_more_retries_than_share_and_floor(
     steps: list[tuple[float, bool]],

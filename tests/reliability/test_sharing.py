@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.domain.sharing import (
@@ -37,6 +37,7 @@ def test_everybody_gets_all_if_it_fits(algorithm: Sharing) -> None:
     assert shares(algorithm, 120, [60, 50, 10]) == [60, 50, 10]
 
 
+@settings(deadline=None)
 @given(SHARED, CAPACITY, WANTS)
 def test_no_more_than_the_capacity_is_shared_and_no_more_than_is_wanted(
     algorithm: Sharing, capacity: int, wants: list[int]
@@ -46,6 +47,7 @@ def test_no_more_than_the_capacity_is_shared_and_no_more_than_is_wanted(
     assert all(0 <= share <= want + 1e-9 for share, want in zip(got, wants, strict=True))
 
 
+@settings(deadline=None)
 @given(SHARED, CAPACITY, WANTS)
 def test_everybody_gets_at_least_the_equal_share_or_what_it_wants(
     algorithm: Sharing, capacity: int, wants: list[int]
@@ -55,6 +57,7 @@ def test_everybody_gets_at_least_the_equal_share_or_what_it_wants(
         assert share >= min(want, equal) - 1e-9
 
 
+@settings(deadline=None)
 @given(SHARED, CAPACITY, WANTS, st.integers(0, 100))
 def test_whole_slots_lose_and_invent_nothing(
     algorithm: Sharing, capacity: int, wants: list[int], turn: int
@@ -72,6 +75,7 @@ def test_with_fewer_slots_than_replicas_slots_go_round() -> None:
     assert [sum(replica) for replica in zip(*served, strict=True)] == [2, 2, 2, 2, 2]
 
 
+@settings(deadline=None)
 @given(CAPACITY, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1))
 def test_batch_takes_only_what_interactive_leaves(
     capacity: int, wants: list[tuple[int, int]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.reliability.hedge import hedge_after
@@ -15,6 +15,7 @@ from prime_inference.reliability.statistics import GROWTH, HoldingTime, LatencyH
 DURATIONS = st.lists(st.floats(0.001, 500), min_size=1, max_size=300)
 
 
+@settings(deadline=None)
 @given(DURATIONS, st.sampled_from([0.01, 0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_is_the_upper_edge_of_its_bucket(durations: list[float], q: float) -> None:
     histogram = LatencyHistogram()

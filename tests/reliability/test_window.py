@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.reliability.window import OutcomeWindow
@@ -10,6 +10,7 @@ from prime_inference.reliability.window import OutcomeWindow
 STEPS = st.lists(st.tuples(st.floats(0, 3), st.booleans()), max_size=200)
 
 
+@settings(deadline=None)
 @given(STEPS, st.integers(1, 12))
 def test_counts_are_those_of_the_last_whole_seconds(
     steps: list[tuple[float, bool]], seconds: int

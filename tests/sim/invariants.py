@@ -98,9 +98,8 @@ class Invariants:
         attempts = self._books.open[deployment]
         tainted = Counter(a.replica.name for a in attempts if a.tainted)
         slots = self._slots[deployment]
-        allowance = 0
-        if self._store.incarnation:  # newcomers to an emptied store, while others may come back
-            allowance = max(1, slots // NEWCOMERS_FRACTION)
+        # newcomers to an emptied store, while others may come back; each time it is emptied
+        allowance = self._store.incarnation * max(1, slots // NEWCOMERS_FRACTION)
         whole = len(attempts) - tainted.total()
         self._check(whole <= slots + allowance, f"{whole} in flight on {slots} slots", deployment)
         for name, count in tainted.items():

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from prime_inference.domain.models import Deployment
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.settings import BreakerSettings, Settings
 from prime_inference.reliability.slots import Priority
-from tests.sim.engine import Engine, Mood
+from tests.sim.engine import Engine
 from tests.sim.invariants import Broken, Invariants
 from tests.sim.network import Network, Weather
 from tests.sim.replica import Replica
-from tests.sim.store import STORE, SimStore
+from tests.sim.store import SimStore
 from tests.sim.traffic import Books, Request, canary
+from tests.sim.troubles import LONGEST_S, Troubles
 from tests.sim.world import DriftingClock, World
 
 TROUBLE_FROM_S = 4.0
 TROUBLE_UNTIL_S = 24.0
-LONGEST_TROUBLE_S = 16.0
 PEACE_S = 50.0  # open time 30 + ticket 15 + a lease: after that nothing may be left of any trouble
 CALM_S = 5.0  # a lease is renewed, a breaker is read
 PEACEFUL_PER_SECOND = 2.0
@@ -66,8 +65,7 @@ class Simulation:
         self._canary = send if random.random() < 0.5 else None
         self._names = itertools.count(1)
         self.replicas: list[Replica] = []
-        self._busy = [False] * random.randint(1, 4)  # places of replicas that are in trouble
-        for _ in self._busy:
+        for _ in range(random.randint(1, 4)):
             self.replicas.append(self._start_replica())
         self.traffic = Traffic(
             per_second=random.choice([0.5, 3, 9]),
@@ -76,7 +74,8 @@ class Simulation:
             leaving=random.choice([0, 0.05]),
             bursts_s=random.choice([0, 3, 7]),
         )
-        self._peace = False
+        self.peace = False
+        self._troubles = Troubles(self).all()
 
     def run(self) -> None:
         """Raises AssertionError, with the moment in its notes."""
@@ -85,9 +84,9 @@ class Simulation:
             self._schedule_request(place)
         for _ in range(world.random.randint(3, 16)):
             when = world.random.uniform(TROUBLE_FROM_S, TROUBLE_UNTIL_S)
-            world.at(when, world.random.choice(self._troubles()))
+            world.at(when, world.random.choice(self._troubles))
         try:
-            world.run_until(TROUBLE_UNTIL_S + LONGEST_TROUBLE_S)
+            world.run_until(TROUBLE_UNTIL_S + LONGEST_S)
             self._make_peace()
             world.run_until(world.now + PEACE_S)
             self.network.weather = Weather()  # a lost answer in this second is no damage that lasts
@@ -144,12 +143,12 @@ class Simulation:
         rate = self.traffic.per_second
         if self.traffic.bursts_s and int(self.world.now / self.traffic.bursts_s + place) % 2:
             rate /= 10  # each replica in its turn: shares go back and forth
-        if self._peace:  # enough to be probes; there is nothing more to find
+        if self.peace:  # enough to be probes; there is nothing more to find
             rate = min(rate, PEACEFUL_PER_SECOND)
         self.world.after(self.world.random.expovariate(rate), self._request, place)
 
     def _request(self, place: int) -> None:
-        if self._peace and self.world.now > TROUBLE_UNTIL_S + LONGEST_TROUBLE_S + PEACE_S - 10:
+        if self.peace and self.world.now > TROUBLE_UNTIL_S + LONGEST_S + PEACE_S - 10:
             return
         self._schedule_request(place)
         replica = self.replicas[place]
@@ -168,61 +167,12 @@ class Simulation:
         if random.random() < self.traffic.leaving:
             self.world.after(random.uniform(0, 2), replica.do, request.leave)
 
-    # --- troubles ---
+    # --- what troubles do ---
 
-    def _troubles(self) -> list[Callable[[], None]]:
-        return [
-            self._crash, self._crash, self._restart_properly, self._pause, self._pause,
-            self._cut_from_store, self._cut_from_store, self._cut_from_engine, self._freeze_store,
-            self._freeze_store, self._empty_store, self._empty_store, self._step_store_back,
-            self._step_store_forward, self._upset_engine, self._upset_engine, self._upset_engine,
-            self._upset_datacenter, self._upset_datacenter, self._drain,
-        ]  # fmt: skip
-
-    def _say(self, what: str) -> None:
+    def say(self, what: str) -> None:
         self.log.append(f"{self.world.now:9.4f}  {what}")
 
-    def _length(self) -> float:
-        random = self.world.random
-        if random.random() < 0.3:  # longer than a lease
-            return random.uniform(10, LONGEST_TROUBLE_S)
-        return random.choice([0.1, 1, 5]) * random.random()
-
-    def _replica_without_trouble(self) -> int | None:
-        places = [place for place, busy in enumerate(self._busy) if not busy]
-        return self.world.random.choice(places) if places else None
-
-    def _with_replica(self, what: str, begin: Callable[[Replica], Callable[[int], None]]) -> None:
-        place = self._replica_without_trouble()
-        if place is None:
-            return
-        replica = self.replicas[place]
-        seconds = self._length()
-        self._say(f"{what} {replica.name} for {seconds:.3f} s")
-        self._busy[place] = True
-        end = begin(replica)
-
-        def over() -> None:
-            self._busy[place] = False
-            end(place)
-
-        self.world.after(seconds, over)
-
-    def _crash(self) -> None:
-        def begin(replica: Replica) -> Callable[[int], None]:
-            self._kill(replica)
-            return self._replace
-
-        self._with_replica("kill -9", begin)
-
-    def _restart_properly(self) -> None:
-        def begin(replica: Replica) -> Callable[[int], None]:
-            self._kill(replica, properly=True)
-            return self._replace
-
-        self._with_replica("stop", begin)
-
-    def _kill(self, replica: Replica, *, properly: bool = False) -> None:
+    def kill(self, replica: Replica, *, properly: bool = False) -> None:
         requests = [r for r in self.books.unfinished if r.replica is replica]
         if properly:
             for request in requests:
@@ -235,86 +185,11 @@ class Simulation:
         for attempts in [*self.books.open.values(), *self.books.probes.values()]:
             attempts.difference_update([a for a in attempts if a.replica is replica])
 
-    def _replace(self, place: int) -> None:
+    def replace(self, place: int) -> None:
         self.replicas[place] = self._start_replica()
-        self._say(f"start {self.replicas[place].name}")
+        self.say(f"start {self.replicas[place].name}")
 
-    def _pause(self) -> None:
-        def begin(replica: Replica) -> Callable[[int], None]:
-            replica.pause()
-            return lambda place: replica.resume()
-
-        self._with_replica("freeze", begin)
-
-    def _cut_from_store(self) -> None:
-        def begin(replica: Replica) -> Callable[[int], None]:
-            self.network.cut(replica.name, STORE)
-            return lambda place: self.network.heal(replica.name, STORE)
-
-        self._with_replica("cut from the store:", begin)
-
-    def _cut_from_engine(self) -> None:
-        engine = self.world.random.choice(self.fleet).id
-
-        def begin(replica: Replica) -> Callable[[int], None]:
-            self.network.cut(replica.name, engine)
-            return lambda place: self.network.heal(replica.name, engine)
-
-        self._with_replica(f"cut from {engine}:", begin)
-
-    def _freeze_store(self) -> None:
-        seconds = self._length()
-        self._say(f"freeze the store for {seconds:.3f} s")
-        self.store.freeze()
-        self.world.after(seconds, self.store.thaw)
-
-    def _empty_store(self) -> None:
-        seconds = self._length()
-        self._say(f"kill the store, start it empty after {seconds:.3f} s")
-        self.store.stop()
-        self.world.after(seconds, self.store.start_empty)
-
-    def _step_store_back(self) -> None:
-        seconds = self.world.random.choice([0.01, 1, 100])
-        self._say(f"set the store's clock back by {seconds} s")
-        self.store.clock.step(-seconds)
-
-    def _step_store_forward(self) -> None:
-        seconds = self.world.random.choice([0.01, 1, 30])
-        self._say(f"set the store's clock forward by {seconds} s")
-        self.store.clock.step(seconds)
-        self.invariants.store_lost_time = True
-
-    def _upset_engine(self) -> None:
-        self._upset([self.world.random.choice(self.fleet).id])
-
-    def _upset_datacenter(self) -> None:
-        """All deployments of one or of both datacenters."""
-        hit = self.world.random.choice([{"dc0"}, {"dc1"}, {"dc0", "dc1"}])
-        self._upset([spec.id for spec in self.fleet if spec.datacenter in hit])
-
-    def _upset(self, names: list[str]) -> None:
-        mood = self.world.random.choice([mood for mood in Mood if mood is not Mood.WELL])
-        seconds = self._length()
-        self._say(f"{', '.join(names)}: {mood.name} for {seconds:.3f} s")
-        for name in names:
-            self.engines[name].mood = mood
-            self.world.after(seconds, self._calm, self.engines[name])
-
-    @staticmethod
-    def _calm(engine: Engine) -> None:
-        engine.mood = Mood.WELL
-
-    def _drain(self) -> None:
-        """Take a deployment out on all replicas, and put it back."""
-        gone = self.world.random.choice(self.fleet)
-        seconds = self._length()
-        self._say(f"drain {gone.id} for {seconds:.3f} s")
-        rest = [spec for spec in self.fleet if spec is not gone]
-        self._configure(rest)
-        self.world.after(seconds, self._configure, self.fleet)
-
-    def _configure(self, fleet: list[Deployment]) -> None:
+    def configure(self, fleet: list[Deployment]) -> None:
         for replica in self.replicas:
             delay = self.world.random.uniform(0, 1)  # a file is not read everywhere at once
             self.world.after(delay, replica.do, replica.guard.configure, fleet)
@@ -322,9 +197,9 @@ class Simulation:
     # --- the end ---
 
     def _make_peace(self) -> None:
-        self._say("peace")
-        self._peace = True
-        self._configure(self.fleet)
+        self.say("peace")
+        self.peace = True
+        self.configure(self.fleet)
 
     def _check_peace(self) -> None:
         for replica in self.replicas:

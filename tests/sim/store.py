@@ -13,11 +13,13 @@ from prime_inference.reliability.commands import (
     Reply,
     ReturnBlocks,
 )
+from prime_inference.reliability.settings import LeaseSettings
 from tests.sim.network import Network
 from tests.sim.world import DriftingClock, World
 
 STORE = "store"
-LEARNING_S = 10.0
+LEASE_S = LeaseSettings().ttl_s
+LEARNING_S = LEASE_S
 
 
 class SimStore:
@@ -81,7 +83,7 @@ class SimStore:
     @property
     def has_to_learn(self) -> bool:
         """Whether leases of the time before it was emptied may still be valid."""
-        return self._world.now < self._started_at + LEARNING_S * 0.98
+        return self._world.now < self._started_at + LEASE_S * 0.98
 
     def _push(self, record: BreakerRecord) -> None:
         for name, listener in self._subscribers.items():
@@ -95,7 +97,7 @@ class SimStore:
                 return [self.state.pool(ask.pool, now).lease(ask, now) for ask in command.asks]
             case ReturnBlocks():
                 for pool in command.pools:
-                    self.state.pool(pool, now).give_back(command.holder)
+                    self.state.pool(pool, now).give_back(command.holder, command.sequence)
                 return None
             case ReadBreakers():
                 return self.state.breakers.snapshot(command.known_version, now)

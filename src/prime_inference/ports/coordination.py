@@ -182,8 +182,11 @@ class Coordination(Protocol):
         """Grant, renew or change blocks, in one round trip; one grant per ask, in order."""
         ...
 
-    async def return_blocks(self, holder: str, pools: Sequence[str]) -> None:
-        """Give blocks back at once, with nothing left in flight under them."""
+    async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
+        """Give blocks back at once, with nothing left in flight under them.
+
+        A block that was asked for with a higher sequence number since is left alone.
+        """
         ...
 
     async def trip(self, trip: Trip) -> BreakerRecord:

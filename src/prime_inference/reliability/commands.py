@@ -31,6 +31,7 @@ class ReturnBlocks:
 
     holder: str
     pools: tuple[str, ...]
+    sequence: int  # of the holder's asks: a pool that comes back is not given away afterwards
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ For every command that `due` hands out, exactly one of `accept` and `fail` must 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import cast
 
 from prime_inference.ports.coordination import (
+    BlockAsk,
     BlockGrant,
     BreakerRecord,
     BreakerSnapshot,
@@ -22,6 +23,7 @@ from prime_inference.ports.coordination import (
     Trip,
     Verdict,
 )
+from prime_inference.reliability.block_lease import RENEWALS_PER_TTL
 from prime_inference.reliability.breaker import Ticket
 from prime_inference.reliability.commands import (
     Command,
@@ -60,18 +62,21 @@ class Coordinator:
         settings: Settings,
         random: Random,
         deployments: Mapping[str, DeploymentGuard],
+        sequences: Iterator[int],
     ) -> None:
         self.replica = replica
         self.failures_in_a_row = 0
         self._settings = settings
         self._random = random
         self._deployments = deployments
+        self._sequences = sequences
         self._results: dict[ProbeResult, _Result] = {}  # that the store has not answered yet
         self._removed: list[str] = []
         self._publishing: set[str] = set()
         self._publish_at: dict[str, float] = {}
         self._ticket_asks: dict[str, _TicketAsk] = {}
         self._version = KNOWS_NOTHING
+        self._reads_behind = 0  # answers in a row that know less than we do
         self._reading = False
         self._read_at = -math.inf
         self._probes = 0
@@ -85,16 +90,14 @@ class Coordinator:
     def due(self, now: float) -> list[Command]:
         """Everything to be asked of the store now."""
         commands: list[Command] = []
-        asks = []
+        asks = self._asks(now)
         for deployment in self._deployments.values():
-            if deployment.lease.ask_at <= now:
-                asks.append(deployment.lease.ask(deployment.in_flight, now))
             if deployment.breaker.state is not BreakerState.CLOSED:
                 commands.extend(self._about_breaker(deployment, now))
         if asks:
             commands.append(LeaseBlocks(tuple(asks), now))
         if self._removed:
-            commands.append(ReturnBlocks(self.replica, tuple(self._removed)))
+            commands.append(self.return_blocks(self._removed))
             self._removed.clear()
         for result, state in self._results.items():
             if state.send_at <= now:
@@ -102,8 +105,17 @@ class Coordinator:
                 commands.append(result)
         if self._read_at <= now and not self._reading:
             self._reading = True
-            commands.append(ReadBreakers(self._version))
+            commands.append(ReadBreakers(self._known_version()))
         return commands
+
+    def _asks(self, now: float) -> list[BlockAsk]:
+        """Asks that are due, and with them those that would be soon: one round trip for all."""
+        deployments = self._deployments.values()
+        if not any(deployment.lease.ask_at <= now for deployment in deployments):
+            return []
+        soon = now + self._settings.lease.ttl_s / RENEWALS_PER_TTL / 2
+        due = [deployment for deployment in deployments if deployment.lease.ask_at <= soon]
+        return [deployment.lease.ask(deployment.in_flight, now) for deployment in due]
 
     def next_due(self, now: float) -> float:
         """When `due` will have something, as far as is known now."""
@@ -124,6 +136,9 @@ class Coordinator:
             elif not self._asks_for_ticket(deployment.id) and deployment.has_room(now):
                 soonest = min(soonest, breaker.due_at)
         return soonest
+
+    def return_blocks(self, pools: Iterable[str]) -> ReturnBlocks:
+        return ReturnBlocks(self.replica, tuple(pools), next(self._sequences))
 
     def _about_breaker(self, deployment: DeploymentGuard, now: float) -> Iterable[Command]:
         breaker = deployment.breaker
@@ -269,14 +284,36 @@ class Coordinator:
         self._read_at = now + self._settings.breaker.poll_s
 
     def _read(self, snapshot: BreakerSnapshot, now: float) -> None:
-        self._version = snapshot.version
+        if self._is_from_an_emptied_store(snapshot):
+            for deployment in self._deployments.values():
+                deployment.breaker.epoch = 0
+        self._version = snapshot.version if not self._reads_behind else KNOWS_NOTHING
         known = {record.deployment: record for record in snapshot.records}
         for name, deployment in self._deployments.items():
             record = known.get(name)
             if record is not None:
                 deployment.breaker.follow(record, now)
-            elif deployment.breaker.epoch:
+            elif not self._reads_behind:
                 deployment.breaker.forgotten(now)
+
+    def _known_version(self) -> int:
+        """The version last read; none, if push has told more since: the store may be emptied."""
+        return self._version if self._latest_epoch() <= self._version else KNOWS_NOTHING
+
+    def _latest_epoch(self) -> int:
+        return max((d.breaker.epoch for d in self._deployments.values()), default=0)
+
+    def _is_from_an_emptied_store(self, snapshot: BreakerSnapshot) -> bool:
+        """Whether the store's epochs have begun anew, below those we know.
+
+        Once may be an answer that a push has overtaken; twice in a row is not.
+        """
+        behind = snapshot.version < self._latest_epoch()
+        self._reads_behind = self._reads_behind + 1 if behind else 0
+        if self._reads_behind < 2:
+            return False
+        self._reads_behind = 0
+        return True
 
     def _published(self, trip: Trip, record: BreakerRecord, now: float) -> None:
         self._publishing.discard(trip.deployment)

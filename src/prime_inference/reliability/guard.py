@@ -90,7 +90,9 @@ class Guard:
         self._deployments: dict[str, DeploymentGuard] = {}
         self._draining: set[str] = set()
         self._models: dict[str, ModelPool] = {}
-        self._coordinator = Coordinator(replica, settings, random, self._deployments)
+        self._coordinator = Coordinator(
+            replica, settings, random, self._deployments, self._sequences
+        )
 
     # --- the fleet ---
 
@@ -306,7 +308,7 @@ class Guard:
 
     def farewell(self) -> ReturnBlocks:
         """The last command of a replica that stops with nothing in flight."""
-        return ReturnBlocks(self.replica, tuple(self._deployments))
+        return self._coordinator.return_blocks(self._deployments)
 
     # --- inside ---
 

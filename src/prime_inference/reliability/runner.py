@@ -90,7 +90,7 @@ class Runner:
             case LeaseBlocks():
                 return await store.lease_blocks(command.asks)
             case ReturnBlocks():
-                await store.return_blocks(command.holder, command.pools)
+                await store.return_blocks(command.holder, command.pools, command.sequence)
                 return None
             case ReadBreakers():
                 return await store.breakers(command.known_version)

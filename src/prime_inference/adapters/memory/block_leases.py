@@ -60,9 +60,11 @@ class BlockPool:
         self._blocks[ask.holder] = _Block(ask, grant, held, newcomer, now + ask.ttl_s)
         return grant
 
-    def give_back(self, holder: str) -> None:
-        """Drop a holder's block."""
-        self._blocks.pop(holder, None)
+    def give_back(self, holder: str, sequence: int) -> None:
+        """Drop a holder's block, unless it was asked for again since."""
+        block = self._blocks.get(holder)
+        if block is not None and block.ask.sequence <= sequence:
+            del self._blocks[holder]
 
     def leases(self, now: float) -> dict[str, tuple[int, int]]:
         """Epoch, and slots counted against it, of every live lease."""

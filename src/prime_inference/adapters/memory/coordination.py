@@ -74,9 +74,9 @@ class MemoryCoordination:
         now = self._clock()
         return [self._store.pool(ask.pool, now).lease(ask, now) for ask in asks]
 
-    async def return_blocks(self, holder: str, pools: Sequence[str]) -> None:
+    async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
         for pool in pools:
-            self._store.pool(pool, self._clock()).give_back(holder)
+            self._store.pool(pool, self._clock()).give_back(holder, sequence)
 
     async def trip(self, trip: Trip) -> BreakerRecord:
         return self._store.breakers.trip(trip, self._clock())

@@ -73,7 +73,8 @@ class RedisCoordination:
         )
         self._client = Redis.from_pool(pool)
         self._scripts = ScriptRunner(self._client)
-        self._blocks = Script("blocks")
+        self._blocks = Script("lease_blocks")
+        self._returns = Script("return_blocks")
         self._breakers = Script("breakers")
         self._requests = Script("requests")
         self._circuit = StoreCircuit()
@@ -92,12 +93,10 @@ class RedisCoordination:
                 for epoch, granted, batch, holders, learning in answers
             ]
 
-    async def return_blocks(self, holder: str, pools: Sequence[str]) -> None:
+    async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
+        calls = [([self._block_key(pool)], (holder, sequence)) for pool in pools]
         async with self._call():
-            pipeline = self._client.pipeline(transaction=False)
-            for pool in pools:
-                pipeline.hdel(self._block_key(pool), f"h:{holder}")
-            await pipeline.execute()
+            await self._scripts.run_many(self._returns, calls)
 
     async def trip(self, trip: Trip) -> BreakerRecord:
         times = _open_time(trip.open_time)

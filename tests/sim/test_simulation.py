@@ -1,0 +1,153 @@
+"""The simulation holds, replays, and notices defects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from prime_inference.adapters.memory.block_leases import BlockPool
+from prime_inference.adapters.memory.breaker_table import BreakerTable
+from prime_inference.ports.coordination import (
+    BlockAsk,
+    BlockGrant,
+    ProbeAsk,
+    ProbeGrant,
+)
+from prime_inference.reliability import coordinator, ejection
+from prime_inference.reliability.block_lease import BlockLease
+from prime_inference.reliability.slots import Slot
+from tests.sim import store
+from tests.sim.simulation import Simulation
+
+SEEDS = range(12)  # `make sim` runs hundreds
+ENOUGH_SEEDS = range(120)
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_holds(seed: int) -> None:
+    Simulation(seed).run()
+
+
+def test_a_seed_replays() -> None:
+    one, other = Simulation(7), Simulation(7)
+    one.run()
+    other.run()
+    assert one.log == other.log
+    assert one.books.ends == other.books.ends
+    assert [r.calls for r in one.replicas] == [r.calls for r in other.replicas]
+
+
+def _forgets_what_is_in_flight(patch: Patch) -> None:
+    lease = BlockPool.lease
+
+    def forgetful(self: BlockPool, ask: BlockAsk, now: float) -> BlockGrant:
+        grant = lease(self, ask, now)
+        self._blocks[ask.holder].held = grant.granted
+        return grant
+
+    patch.setattr(BlockPool, "lease", forgetful)
+
+
+def _obeys_old_asks(patch: Patch) -> None:
+    lease = BlockPool.lease
+
+    def obedient(self: BlockPool, ask: BlockAsk, now: float) -> BlockGrant:
+        if ask.holder in self._blocks:
+            block = self._blocks[ask.holder]
+            object.__setattr__(block.ask, "sequence", ask.sequence - 1)
+        return lease(self, ask, now)
+
+    patch.setattr(BlockPool, "lease", obedient)
+
+
+def _does_not_learn(patch: Patch) -> None:
+    patch.setattr(store, "LEARNING_S", 0.0)
+
+
+def _lets_leases_end_late(patch: Patch) -> None:
+    accept = BlockLease.accept
+
+    def late(
+        self: BlockLease, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float
+    ) -> None:
+        accept(self, ask, grant, sent_at + 0.5, now)
+
+    patch.setattr(BlockLease, "accept", late)
+
+
+def _gives_any_number_of_tickets(patch: Patch) -> None:
+    probe = BreakerTable.probe
+
+    def generous(self: BreakerTable, ask: ProbeAsk, now: float) -> ProbeGrant:
+        return probe(self, ProbeAsk(ask.deployment, ask.owner, ask.ttl_s, 10**6), now)
+
+    patch.setattr(BreakerTable, "probe", generous)
+
+
+def _keeps_tickets_of_the_dead(patch: Patch) -> None:
+    probe = BreakerTable.probe
+
+    def patient(self: BreakerTable, ask: ProbeAsk, now: float) -> ProbeGrant:
+        return probe(self, ProbeAsk(ask.deployment, ask.owner, math.inf, ask.tickets), now)
+
+    patch.setattr(BreakerTable, "probe", patient)
+
+
+def _reads_an_empty_store_as_unchanged(patch: Patch) -> None:
+    patch.setattr(coordinator, "KNOWS_NOTHING", 0)
+
+
+def _gives_slots_back_twice(patch: Patch) -> None:
+    release = Slot.release
+
+    def twice(self: Slot) -> None:
+        self._released = False
+        release(self)
+
+    patch.setattr(Slot, "release", twice)
+
+
+def _leaks_slots_of_clients_that_leave(patch: Patch) -> None:
+    release = Slot.release
+
+    def leaky(self: Slot) -> None:
+        if self._recorded:
+            release(self)
+
+    patch.setattr(Slot, "release", leaky)
+
+
+def _ejects_the_last(patch: Patch) -> None:
+    patch.setattr(ejection, "sorted", lambda pool, key: (), raising=False)
+
+
+DEFECTS: list[Callable[[Patch], None]] = [
+    _forgets_what_is_in_flight,
+    _obeys_old_asks,
+    _does_not_learn,
+    _lets_leases_end_late,
+    _gives_any_number_of_tickets,
+    _keeps_tickets_of_the_dead,
+    _reads_an_empty_store_as_unchanged,
+    _gives_slots_back_twice,
+    _leaks_slots_of_clients_that_leave,
+    _ejects_the_last,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", DEFECTS)
+def test_a_planted_defect_is_noticed(
+    plant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in ENOUGH_SEEDS:
+        try:
+            Simulation(seed).run()
+        except (AssertionError, IndexError):
+            return
+    raise AssertionError("no seed notices")
