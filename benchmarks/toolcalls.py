@@ -34,9 +34,13 @@ MEGABYTE = 1_000_000
 
 
 def typical_tool(index: int) -> dict[str, Any]:
-    """A tool as coding agents have them: five parameters, most described, one required."""
+    """A tool as coding agents have them: five parameters, most described, one required.
+
+    One name differs from tool to tool, as no two tools are alike.
+    """
+    path = f"path_{index}"
     properties = {
-        "path": {"type": "string", "description": "Absolute path of the file to read."},
+        path: {"type": "string", "description": "Absolute path of the file to read."},
         "limit": {"type": "integer", "minimum": 1, "description": "How many lines at most."},
         "mode": {"type": "string", "enum": ["text", "binary", "lines"], "description": "How."},
         "force": {"type": "boolean", "default": False},
@@ -45,7 +49,7 @@ def typical_tool(index: int) -> dict[str, Any]:
     parameters = {
         "type": "object",
         "properties": properties,
-        "required": ["path"],
+        "required": [path],
         "additionalProperties": False,
     }
     function = {

@@ -49,7 +49,7 @@ def is_exception(form: ToolFormat, drawn: Any) -> bool:
     if not isinstance(form, TaggedCall):
         return False
     return any(
-        unmarked_string(form, value, schemas[name]["properties"][key])
+        unmarked_string(form, value, schemas[name]["properties"].get(key, {}))
         for name, arguments in drawn[1]
         for key, value in arguments.items()
     )

@@ -145,16 +145,22 @@ def objects(draw: st.DrawFn, inner: Any) -> tuple[Schema, st.SearchStrategy[Json
         "properties": {name: one for name, (one, _) in properties.items()},
         "required": required,
     }
-    if draw(st.booleans()):
-        schema["additionalProperties"] = False
+    free = draw(st.sampled_from([None, None, False, {"type": "integer"}, {"type": "boolean"}]))
+    if free is not None:
+        schema["additionalProperties"] = free
 
     @st.composite
     def values(draw: st.DrawFn) -> Json:
-        return {
+        written = {
             name: draw(value)
             for name, (_, value) in properties.items()
             if name in required or draw(st.booleans())
         }
+        if isinstance(free, dict):
+            one = st.booleans() if free["type"] == "boolean" else st.integers(-9, 9)
+            more = draw(st.dictionaries(names, one, max_size=2))
+            written |= {name: value for name, value in more.items() if name not in properties}
+        return written
 
     return schema, values()
 

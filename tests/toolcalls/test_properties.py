@@ -43,7 +43,10 @@ def test_what_is_rendered_reads_back_as_it_was(name: str, drawn: Any, data: st.D
         for tool, arguments in calls:
             declared = schemas[tool]["properties"]
             assume(
-                not any(is_ambiguous(v, declared[k], schemas[tool]) for k, v in arguments.items())
+                not any(
+                    is_ambiguous(v, declared.get(k, {}), schemas[tool])
+                    for k, v in arguments.items()
+                )
             )
     try:
         text = form.render_all(calls)

@@ -37,6 +37,9 @@ class Grammar:
     def __contains__(self, name: str) -> bool:
         return name in self._rules
 
+    def __getitem__(self, name: str) -> str:
+        return self._rules[name]
+
     def define(self, name: str, body: str) -> str:
         """Sets the rule and returns its name, for use in other bodies."""
         self._rules[name] = body

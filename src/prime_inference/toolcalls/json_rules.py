@@ -8,23 +8,22 @@ every JSON reader takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from prime_inference.toolcalls.exclusion import excluding
 from prime_inference.toolcalls.grammar import (
-    EMPTY,
     MOST_REPEATS,
     Grammar,
-    alternatives,
     any_but,
     group,
     literal,
     repeat,
 )
 from prime_inference.toolcalls.members import Member, members
+from prime_inference.toolcalls.name_tree import TooManyNames, other_names
 from prime_inference.toolcalls.numerals import INTEGER, NUMBER, bounded
 from prime_inference.toolcalls.pattern import Unsupported
 from prime_inference.toolcalls.pattern_rules import (
@@ -51,6 +50,7 @@ Note = Callable[[str, str, str], None]  # path, keyword, why it is not enforced
 
 _COMMA = 'ws "," ws'
 _HEX = "[0-9A-Fa-f]"
+_ESCAPED = '"\\' + "".join(map(chr, range(0x20)))  # what JSON writes as an escape
 
 
 class Unwritable(Exception):
@@ -233,39 +233,37 @@ class JsonRules:
 
     def _free(self, kind: Record, path: str) -> str | None:
         """A member with a name that is not declared."""
-        try:
+        try:  # a schema may forbid free values, or declare too much beside them
             value = self.value(kind.free, path + "/additionalProperties")
+            name = self._free_name(kind, path)
         except Unwritable:
             return None
-        names = [name for name, _ in kind.properties]
-        if kind.free_names and not names:
-            key = self._text(Text(patterns=kind.free_names), path + "/propertyNames")
-        elif kind.free_names:
-            self._note(path, "propertyNames", "free names are not offered beside declared ones")
+        except TooManyNames:
+            self._note(path, "additionalProperties", "not offered beside so many properties")
             return None
-        else:
-            key = self._other_name(names) if names else "string"
-        return self._grammar.fresh(self._stem, f'{key} ws ":" ws {value}')
+        return self._grammar.fresh(self._stem, f'{name} ws ":" ws {value}')
 
-    def _other_name(self, names: list[str]) -> str:
-        """A JSON string that is none of the names.
+    def _free_name(self, kind: Record, path: str) -> str:
+        declared = [name for name, _ in kind.properties]
+        if declared and kind.free_names:
+            self._note(path, "propertyNames", "free names are not offered beside declared ones")
+            raise Unwritable(path)
+        if kind.free_names:
+            return self._text(Text(patterns=kind.free_names), path + "/propertyNames")
+        if not declared:
+            return "string"
+        tree = other_names(
+            self._grammar, self._stem, declared, self._other_character, unwritten=_ESCAPED
+        )
+        return f'"\\"" {tree} "\\""'
 
-        A tree of the names' beginnings. Escapes are left out until the string has parted from
-        all of them, as an escape can spell any character.
+    def _other_character(self, taken: Sequence[str]) -> str:
+        """A character of a free name that is none of these, and the rest of the name.
+
+        No escape, as that can spell any character, and no beginning of a marker.
         """
-        beginnings = sorted({name[:n] for name in names for n in range(len(name) + 1)}, key=len)
-        stem = self._grammar.fresh(f"{self._stem}-k", EMPTY)
-        rules = {start: f"{stem}-{index}" for index, start in enumerate(beginnings)}
-        heads = "".join({marker[0] for marker in self._markers})
-        for start in beginnings:
-            nexts = {b[-1] for b in beginnings if len(b) == len(start) + 1 and b.startswith(start)}
-            others = any_but("".join({*'"\\', *heads, *nexts}), control=False)
-            bodies = [f"{others} chars"]
-            bodies += [f"{literal(c)} {rules[start + c]}" for c in sorted(nexts) if c.isprintable()]
-            if start not in names:
-                bodies.append(EMPTY)
-            self._grammar.define(rules[start], alternatives(bodies))
-        return f'"\\"" {rules[""]} "\\""'
+        reserved = {*'"\\', *(marker[0] for marker in self._markers), *taken}
+        return f"{any_but(''.join(reserved), control=False)} chars"
 
     def _array(self, kind: Array, path: str) -> str:
         shortest, longest = self._lengths(kind.shortest, kind.longest, path, "Items")

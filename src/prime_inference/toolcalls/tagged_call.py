@@ -24,7 +24,8 @@ from prime_inference.toolcalls.reader import (
 )
 from prime_inference.toolcalls.readings import readings_of
 from prime_inference.toolcalls.shapes import PYTHON_WORDS, Definitions, Shape
-from prime_inference.toolcalls.tag_rules import TagRules, TagStyle
+from prime_inference.toolcalls.tag_rules import TagRules
+from prime_inference.toolcalls.tag_style import TagStyle
 from prime_inference.toolcalls.tools import ToolSet
 from prime_inference.toolcalls.values import LITERAL, STRING, Reading, ValueWriter, quoted
 

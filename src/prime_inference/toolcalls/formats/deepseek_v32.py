@@ -11,7 +11,7 @@ The bars are U+FF5C. Source: the encoding script published with the model.
 
 from prime_inference.toolcalls.format import Frame
 from prime_inference.toolcalls.reader import Header, space
-from prime_inference.toolcalls.tag_rules import TagStyle
+from prime_inference.toolcalls.tag_style import TagStyle
 from prime_inference.toolcalls.tagged_call import TaggedCall
 
 _SECTION = "<｜DSML｜function_calls>"

@@ -8,7 +8,7 @@
 
 from prime_inference.toolcalls.format import Frame
 from prime_inference.toolcalls.formats.glm47 import CLOSING, OPENINGS, PARAMETERS, STRAY
-from prime_inference.toolcalls.tag_rules import TagStyle
+from prime_inference.toolcalls.tag_style import TagStyle
 from prime_inference.toolcalls.tagged_call import TaggedCall
 
 FORMAT = TaggedCall(

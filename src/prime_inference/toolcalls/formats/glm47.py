@@ -7,7 +7,7 @@ Strings are raw, everything else is JSON. There is no escaping: `&lt;` is those 
 
 from prime_inference.toolcalls.format import Frame
 from prime_inference.toolcalls.reader import Header, space
-from prime_inference.toolcalls.tag_rules import TagStyle
+from prime_inference.toolcalls.tag_style import TagStyle
 from prime_inference.toolcalls.tagged_call import TaggedCall
 
 # Both generations are read alike: models of either write the other's line breaks at times.

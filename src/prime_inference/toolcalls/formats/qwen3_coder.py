@@ -14,7 +14,7 @@ Python's str(): True, False and None. Models leave the outer tag away at times.
 
 from prime_inference.toolcalls.format import Frame
 from prime_inference.toolcalls.reader import Header, space
-from prime_inference.toolcalls.tag_rules import TagStyle
+from prime_inference.toolcalls.tag_style import TagStyle
 from prime_inference.toolcalls.tagged_call import TaggedCall
 
 _NAME = ("name", r"[^\s<>{}\[\]\"'`,;()]{1,256}")
