@@ -677,6 +677,14 @@ def test_a_deployment_can_come_back_while_it_drains_and_after() -> None:
     admit(fleet.guard, "a")
 
 
+def test_a_deployment_that_left_and_came_back_at_once_keeps_the_block_it_asks_for_anew() -> None:
+    fleet = Fleet(deployment("a", slots=4), replicas=2)
+    fleet.guard.configure([])
+    fleet.guard.configure([deployment("a", slots=4)])
+    fleet.settle()  # the old block goes back, the new one is asked for: in one breath
+    assert fleet.store.pool("a", fleet.clock.now).leases(fleet.clock.now).keys() == {"r0", "r1"}
+
+
 def test_a_deployment_may_grow_and_shrink() -> None:
     fleet = Fleet(deployment("a", slots=2))
     _busy(fleet, "a", 2)

@@ -143,8 +143,8 @@ class Simulation:
         rate = self.traffic.per_second
         if self.traffic.bursts_s and int(self.world.now / self.traffic.bursts_s + place) % 2:
             rate /= 10  # each replica in its turn: shares go back and forth
-        if self.peace:  # enough to be probes; there is nothing more to find
-            rate = min(rate, PEACEFUL_PER_SECOND)
+        if self.peace:  # steady, and enough to be probes; there is nothing more to find
+            rate = min(self.traffic.per_second, PEACEFUL_PER_SECOND)
         self.world.after(self.world.random.expovariate(rate), self._request, place)
 
     def _request(self, place: int) -> None:

@@ -33,7 +33,8 @@ class Troubles:
             self._cut_from_store, self._cut_from_store, self._cut_from_engine, self._freeze_store,
             self._freeze_store, self._empty_store, self._empty_store, self._step_store_back,
             self._step_store_forward, self._upset_engine, self._upset_engine, self._upset_engine,
-            self._upset_datacenter, self._upset_datacenter, self._drain, self._hunt_probers,
+            self._upset_datacenter, self._upset_datacenter, self._black_out, self._black_out,
+            self._drain, self._hunt_probers,
         ]  # fmt: skip
 
     def _length(self) -> float:
@@ -154,9 +155,17 @@ class Troubles:
         hit = self._sim.world.random.choice([{"dc0"}, {"dc1"}, {"dc0", "dc1"}])
         self._upset([spec.id for spec in self._sim.fleet if spec.datacenter in hit])
 
+    def _black_out(self) -> None:
+        """Every deployment fails for long enough that every breaker opens."""
+        random = self._sim.world.random
+        names = [spec.id for spec in self._sim.fleet]
+        self._trouble(names, random.choice([Mood.DOWN, Mood.FLAKY]), random.uniform(3, LONGEST_S))
+
     def _upset(self, names: list[str]) -> None:
         mood = self._sim.world.random.choice([mood for mood in Mood if mood is not Mood.WELL])
-        seconds = self._length()
+        self._trouble(names, mood, self._length())
+
+    def _trouble(self, names: list[str], mood: Mood, seconds: float) -> None:
         self._sim.say(f"{', '.join(names)}: {mood.name} for {seconds:.3f} s")
         for name in names:
             self._sim.engines[name].mood = mood

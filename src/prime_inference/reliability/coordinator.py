@@ -90,15 +90,15 @@ class Coordinator:
     def due(self, now: float) -> list[Command]:
         """Everything to be asked of the store now."""
         commands: list[Command] = []
+        if self._removed:  # before the asks: one of them may be for a deployment that is back
+            commands.append(self.return_blocks(self._removed))
+            self._removed.clear()
         asks = self._asks(now)
         for deployment in self._deployments.values():
             if deployment.breaker.state is not BreakerState.CLOSED:
                 commands.extend(self._about_breaker(deployment, now))
         if asks:
             commands.append(LeaseBlocks(tuple(asks), now))
-        if self._removed:
-            commands.append(self.return_blocks(self._removed))
-            self._removed.clear()
         for result, state in self._results.items():
             if state.send_at <= now:
                 state.send_at = math.inf

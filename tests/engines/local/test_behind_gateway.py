@@ -82,7 +82,8 @@ async def test_a_streamed_answer_ends_with_exact_usage(api: httpx.AsyncClient):
 
 
 async def test_a_schema_binds_the_answer(api: httpx.AsyncClient):
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    # of few words: an integer may go on until the tokens end
+    schema = {"type": "object", "properties": {"n": {"enum": ["a", "b"]}}, "required": ["n"]}
     body = {
         "model": MODEL,
         "messages": HELLO,
@@ -91,7 +92,7 @@ async def test_a_schema_binds_the_answer(api: httpx.AsyncClient):
     }
     answer = (await api.post("chat/completions", json=body)).json()
     content = msgspec.json.decode(answer["choices"][0]["message"]["content"])
-    assert isinstance(content["n"], int)
+    assert content["n"] in {"a", "b"}
 
 
 async def test_too_long_a_prompt_names_the_limit_and_its_own_length(api: httpx.AsyncClient):
