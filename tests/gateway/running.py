@@ -234,6 +234,7 @@ async def running(
     clocks: ClockLimits | None = None,
     keep_alive_seconds: float = 15.0,
     not_ready: Callable[[], str | None] = lambda: None,
+    catalog_models: Sequence[Model] | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway over `deployments`."""
     options = compose.ListenOptions(
@@ -243,7 +244,7 @@ async def running(
         keep_alive_seconds=keep_alive_seconds,
         clocks=clocks or ClockLimits(),
     )
-    catalog = MemoryCatalog(models(), deployments)
+    catalog = MemoryCatalog(catalog_models or models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with (
         compose.listening(catalog, options, not_ready, InOrder()) as (describe, _),

@@ -21,6 +21,7 @@ from prime_inference.domain.errors import (
     UpstreamTimeout,
 )
 from prime_inference.gateway.clocks import Deadlines
+from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.guard import Guard
@@ -81,10 +82,11 @@ class Failover:
         """Note how an attempt failed. Raises the failure if no other deployment can mend it."""
         slot.record(outcome_of(failure, failure.upstream_status))
         if isinstance(failure, UpstreamRefused):
-            raise failure
-        if not _is_full(failure):
+            if not run.committed:
+                raise failure
+        elif not _is_full(failure):
             upstream.statistics.failure(self._deadlines.now())
-        if run.committed:
+        if run.committed and not run.resumable:
             raise failure
 
 
@@ -102,6 +104,8 @@ class _Tries:
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
+        self._pieces = 0  # attempts that had brought content by the last failure
+        self._cut: UpstreamFailure | None = None  # what broke the answer off
 
     def refused(self, upstream: Upstream, refusal: Refusal) -> None:
         """It had no slot."""
@@ -114,6 +118,24 @@ class _Tries:
         self._seen.add(self._last)
         self._failures.append(failure)
         self._count += 1
+        if self._run.committed:
+            self._cut_off(upstream, failure)
+
+    def _cut_off(self, upstream: Upstream, failure: UpstreamFailure) -> None:
+        """Content was sent: only the same revision can go on. Raises if nobody else has it."""
+        if self._run.pieces != self._pieces:  # it came further: it may fail as often again
+            self._pieces = self._run.pieces
+            self._cut, self._count = failure, 1
+        revision, deployment = self._run.revision, upstream.deployment
+        self._able = {
+            name: each
+            for name, each in self._able.items()
+            if same_revision(revision, deployment, each.deployment)
+        }
+        if len(self._able) < 2:
+            raise failure
+        if self._count == 1 and self._able.keys() <= self._seen:
+            self._seen = {self._last}
 
     async def next(self) -> tuple[Upstream, Slot | Refusal]:
         """The next to be tried. Raises UpstreamFailure if none is worth it."""
@@ -181,6 +203,8 @@ class _Tries:
         return self._count < MOST_TRIES and (worst.retry_after or 0.0) <= LONGEST_PAUSE
 
     def _worst(self) -> UpstreamFailure:
+        if self._cut is not None:  # not that nobody could go on
+            return self._cut
         return min(self._failures or self._earlier, key=_says_less)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Deployment
@@ -26,6 +28,12 @@ class Upstream:
             headers=b"content-type: application/json\r\n",
         )
         self.statistics = EndpointStatistics()
+
+    @cached_property
+    def root(self) -> HttpPool:
+        """What the engine serves outside its OpenAI API. No connection is kept."""
+        origin = replace(self.pool.origin, prefix="")
+        return HttpPool(origin, idle=0, headers=b"content-type: application/json\r\n")
 
 
 class Upstreams:
