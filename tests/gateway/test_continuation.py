@@ -78,8 +78,17 @@ def check_seamless(streamed: Streamed, limit: int | None = None, tokens: int = T
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == expected
 
 
-KINDS = ["cut-after-{k}", "reset-after-{k}", "end-after-{k}", "error-after-{k}", "malformed-at-{n}",
-         "huge-at-{n}", "cut-after-{k}.crlf", "end-after-{k}.chunks-7", "cut-after-{k}.no-usage"]  # fmt: skip
+KINDS = [
+    "cut-after-{k}",
+    "reset-after-{k}",
+    "end-after-{k}",
+    "error-after-{k}",
+    "malformed-at-{n}",
+    "huge-at-{n}",
+    "cut-after-{k}.crlf",
+    "end-after-{k}.chunks-7",
+    "cut-after-{k}.no-usage",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -217,9 +217,10 @@ async def test_a_refused_continuation_does_not_hide_why_one_was_needed(
 ):
     """BerriAI/litellm#27967, #36267: the client was told of a refused prefill, not of the cut."""
     gateway = await start_gateway(engine, spare)
-    engine.behave("cut-after-3")
-    spare.behave("status-400")
-    streamed = await gateway.stream()
+    for each in (engine, spare):
+        each.behave("cut-after-3.refuse-prefill")
+    tools = [{"type": "function", "function": {"name": "look"}}]  # so that it goes on by prefill
+    streamed = await gateway.stream(tools=tools)
     assert streamed.text() == expected_text(MESSAGES, 3)
     assert streamed.error is not None
     assert streamed.error["code"] == "upstream_cut"
