@@ -51,6 +51,7 @@ class Attempts:
         """
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         response: Response | None = None
+        relay.brought_content = False
         try:
             if relay.committed:
                 response = await self._take_up(run, model, relay, upstream, slot, clocks)

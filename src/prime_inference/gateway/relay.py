@@ -55,7 +55,7 @@ class StreamRelay:
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
         self._stream = self.begin(_nobody)
         self.first_content_at = 0.0  # event loop clock
-        self.brought_content = False  # this attempt has
+        self.brought_content = False  # in the present attempt
         self.complete = False
 
     @property
@@ -76,7 +76,6 @@ class StreamRelay:
     def begin(self, first_token: Callable[[], None], said: Said | None = None) -> AnswerStream:
         """Start a new attempt's stream; `first_token` is called when its first content comes."""
         self._first_token = first_token
-        self.brought_content = False
         self._stream = AnswerStream(
             self._operation.shape,
             answer_id=self._answer_id,
@@ -91,7 +90,6 @@ class StreamRelay:
     def resume(self, first_token: Callable[[], None], said: Said, stops: Sequence[str]) -> None:
         """Another engine goes on with the answer of which `said` is the record."""
         self._first_token = first_token
-        self.brought_content = False
         self._stream = ContinuedStream(self._stream, said, stops)
 
     def cut_short(self) -> None:
