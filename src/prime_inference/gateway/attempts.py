@@ -117,7 +117,8 @@ class Attempts:
             except (UpstreamRefused, ContextLengthExceeded):
                 continue  # a fault of the continuation, not of the client's request
             said.taken_up(
-                how.id_source if piece.by_ids else None, withheld=how.id_source == "logprobs"
+                how.id_source if piece.by_ids else None,
+                withheld=continuation.withholds(operation, how),
             )
             relay.resume(slot.first_token, said, operation.stops)
             return response
