@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,21 +175,22 @@ SCHEMA = {
 }
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
-    "a tool call": {"tools": [TOOL], "tool_choice": "required"},
-    "a schema": {"response_format": SCHEMA},
-    "several choices": {"n": 2},
+    "tool_choice": {"tools": [TOOL], "tool_choice": "required"},
+    "response_format": {"response_format": SCHEMA},
+    "several_choices": {"n": 2},
 }
 
 
-@pytest.mark.parametrize("fields", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+@pytest.mark.parametrize("obstacle", IMPOSSIBLE)
 async def test_an_answer_that_cannot_go_on_ends_with_one_error_at_once(
-    pairs: Pairs, spare: MockEngine, fields: dict[str, Any]
+    pairs: Pairs, spare: MockEngine, obstacle: str
 ):
     behaviour = "cut-after-2"
     async with pairs([behaviour]) as gateway:
-        streamed = await stream(gateway, behaviour, **fields)
+        streamed = await stream(gateway, behaviour, **IMPOSSIBLE[obstacle])
     assert streamed.error is not None
     assert streamed.error["code"] == "upstream_cut"
+    assert streamed.error["metadata"]["not_continued"] == obstacle
     assert not streamed.done
     assert spare.requests == []
 
@@ -198,6 +200,7 @@ async def test_tool_calls_begun_by_choice_are_not_continued(pairs: Pairs, spare:
     async with pairs([behaviour]) as gateway:
         streamed = await stream(gateway, behaviour, tools=[TOOL])
     assert streamed.error is not None
+    assert streamed.error["metadata"]["not_continued"] == "tool_call"
     assert spare.requests == []
 
 
@@ -260,8 +263,10 @@ async def test_the_accounts_name_one_generation(pairs: Pairs):
     async with pairs([behaviour], then=f"answer-{TOKENS}") as gateway:
         await stream(gateway, behaviour)
         (generation,) = await gateway.generations(1)
+        assert await gateway.metric("prime_continuations_total", model=f"m/{behaviour}") == 1
     assert generation["outcome"] == "complete"
     assert generation["deployment"] == f"m/{behaviour}-1"
+    assert generation["continuations"] == 1
     usage = generation["usage"]
     expected = expected_usage(MESSAGES, length=TOKENS)
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == expected
@@ -341,3 +346,16 @@ async def test_a_prompt_too_long_to_name_its_tokens_goes_on_by_text(
     assert streamed.text() == expected_text(messages, length=TOKENS)
     assert "return_token_ids" not in engine.requests[-1].json
     assert spare.requests[-1].path == "/v1/chat/completions"
+
+
+async def test_the_total_clock_ends_an_answer_wherever_it_has_moved(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare, clocks=replace(SHORT, total=0.6))
+    engine.behave("cut-after-5.pace-20ms.answer-500")
+    spare.behave("pace-20ms.answer-500")
+    streamed = await gateway.stream()
+    assert streamed.error is not None
+    assert streamed.error["metadata"]["clock"] == "total"
+    assert streamed.error["metadata"]["not_continued"] == "total"
+    assert (len(engine.requests), len(spare.requests)) == (1, 1)
