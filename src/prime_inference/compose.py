@@ -24,7 +24,7 @@ from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
-from prime_inference.engines.local.memory import fitting_context, free_memory
+from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
 from prime_inference.engines.local.revision import revision
 from prime_inference.engines.local.supervisor import LocalEngine
 from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
@@ -318,19 +318,26 @@ async def _serve(options: ServeOptions, announce: Announce, progress: Progress) 
     if model_file is None:
         model_file = await fetch_in_thread(SMOLLM2_135M, options.cache_dir, progress)
     head = read_head(model_file)
+    free = free_memory()
     context_tokens = options.context_tokens or fitting_context(
         head,
         weights_bytes=model_file.stat().st_size,
         slots=options.slots,
-        free_bytes=free_memory(),
+        free_bytes=free,
     )
+    require_room(head, context_tokens=context_tokens, slots=options.slots, free_bytes=free)
     if context_tokens < head.context_tokens:
         log.warning(
             "a context of %d tokens, not the %d that the model was trained with",
             context_tokens,
             head.context_tokens,
         )
-    engine = LocalEngine(model_file, slots=options.slots, context_tokens=context_tokens)
+    engine = LocalEngine(
+        model_file,
+        slots=options.slots,
+        context_tokens=context_tokens,
+        log_file=options.state_dir / "engine.log",
+    )
     listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
     await engine.start()
     try:
