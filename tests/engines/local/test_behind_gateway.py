@@ -20,7 +20,7 @@ from prime_inference.engines.local.supervisor import LocalEngine
 from tests.engines.local.conftest import CONTEXT_TOKENS
 
 MODEL = compose.DEFAULT_MODEL_ID
-ENDLESS = {"2": -100}  # a bias against the token that ends an answer
+ENDLESS = {"0": -100, "2": -100}  # a bias against the tokens that end an answer
 HELLO_ONLY = {"19556": 100}  # a bias towards one token that is a whole word
 HELLO = [{"role": "user", "content": "Say hello."}]
 
@@ -67,7 +67,7 @@ def events(text: str) -> list[dict[str, object]]:
 
 
 async def test_a_streamed_answer_ends_with_exact_usage(api: httpx.AsyncClient):
-    body = {"model": MODEL, "messages": HELLO, "max_tokens": 8, "temperature": 0, "seed": 1}
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 8, "logit_bias": ENDLESS}
     whole = (await api.post("chat/completions", json=body)).json()
     streamed = events(
         (
@@ -79,17 +79,22 @@ async def test_a_streamed_answer_ends_with_exact_usage(api: httpx.AsyncClient):
     )
     usage = streamed[-1]["usage"]
     assert isinstance(usage, dict)
-    assert usage["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert usage["completion_tokens"] == whole["usage"]["completion_tokens"] == 8
     assert usage["prompt_tokens"] == whole["usage"]["prompt_tokens"]
 
 
 async def test_a_schema_binds_the_answer(api: httpx.AsyncClient):
-    # of few words: an integer may go on until the tokens end
-    schema = {"type": "object", "properties": {"n": {"enum": ["a", "b"]}}, "required": ["n"]}
+    # everything it allows ends: an integer, or a string, may go on until the tokens do
+    schema = {
+        "type": "object",
+        "properties": {"n": {"enum": ["a", "b"]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
     body = {
         "model": MODEL,
         "messages": HELLO,
-        "max_tokens": 40,
+        "max_tokens": 400,  # more than all the white space and the fence that are allowed
         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
     }
     answer = (await api.post("chat/completions", json=body)).json()
