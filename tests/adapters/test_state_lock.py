@@ -54,10 +54,14 @@ def test_a_server_that_was_killed_blocks_nobody(tmp_path: Path):
 def test_a_process_that_the_server_starts_does_not_hold_the_folder_for_it(tmp_path: Path):
     with holding(tmp_path):
         child = subprocess.Popen(
-            [sys.executable, "-c", "import sys; sys.stdin.read()"],
+            [sys.executable, "-c", "import sys; print('runs', flush=True); sys.stdin.read()"],
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             close_fds=False,
         )
+        assert child.stdout is not None
+        # the kernel closes what exec does not pass on some time after `Popen` returns
+        assert child.stdout.readline() == b"runs\n"
     with child, holding(tmp_path):
         assert child.poll() is None
         assert child.stdin is not None
