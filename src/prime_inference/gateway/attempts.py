@@ -15,6 +15,7 @@ from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import session_header
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.outcome import outcome_of
@@ -24,6 +25,7 @@ from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
+from prime_inference.wire.openai.logprobs import keep_alternatives
 from prime_inference.wire.openai.whole import rebuild_answer
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half of it
@@ -172,6 +174,8 @@ class Attempts:
             clocks.stop()
             if response is not None:
                 response.close()
+        if operation.alternatives is not None:
+            keep_alternatives(answer, operation.alternatives)
         return rebuild_answer(
             operation.shape,
             answer,
@@ -216,7 +220,8 @@ class Attempts:
             "POST",
             path,
             body,
-            headers=b"x-request-id: %b\r\n" % run.id.encode(),
+            headers=b"x-request-id: %b\r\n%b"
+            % (run.id.encode(), session_header(run.session) if run.operation.session else b""),
             connect_seconds=self._clocks.connect,
             watch=clocks.watch,
         )

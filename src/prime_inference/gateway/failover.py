@@ -11,6 +11,7 @@ tries: `_Tries` is made when something has gone wrong.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from prime_inference.domain.errors import (
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
@@ -34,7 +36,7 @@ Attempt = Callable[[Upstream, Slot], Awaitable[T]]
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
-LONGEST_PAUSE = 5.0  # an upstream that asks for more is passed on to the client
+LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed on to the client
 
 
 class Failover:
@@ -43,6 +45,7 @@ class Failover:
     def __init__(self, guard: Guard, deadlines: Deadlines) -> None:
         self._guard = guard
         self._deadlines = deadlines
+        self._homes = Homes()
 
     async def first_that_answers(
         self, run: Run, able: Sequence[Upstream], attempt: Attempt[T]
@@ -55,7 +58,7 @@ class Failover:
         guard = self._guard
         guard.began(run.model)
         tries: _Tries | None = None
-        upstream = able[0] if len(able) == 1 else _best(guard, run.model, able)
+        upstream = able[0] if len(able) == 1 else self._first(run, able)
         slot = guard.admit(upstream.deployment.id)
         while True:
             if isinstance(slot, Refusal):
@@ -77,6 +80,17 @@ class Failover:
                 finally:
                     slot.release()
             upstream, slot = await tries.next()
+
+    def _first(self, run: Run, able: Sequence[Upstream]) -> Upstream:
+        """The session's own, else the best; any, if the guard offers none of the able."""
+        by_id = {upstream.deployment.id: upstream for upstream in able}
+        offered = [name for name in self._guard.candidates(run.model) if name in by_id]
+        if not offered:
+            return able[0]
+        # who is offered although he is ejected is to be probed, whatever session comes by
+        if run.session and not self._guard.is_ejected(offered[0]):
+            return by_id[self._homes.choose(run.session, by_id, offered)]
+        return by_id[offered[0]]
 
     def _failed(self, run: Run, upstream: Upstream, slot: Slot, failure: UpstreamFailure) -> None:
         """Note how an attempt failed. Raises the failure if no other deployment can mend it."""
@@ -106,6 +120,7 @@ class _Tries:
         self._pauses: Iterator[float] = iter(PAUSES)
         self._pieces = 0  # attempts that had brought content by the last failure
         self._cut: UpstreamFailure | None = None  # what broke the answer off
+        self._paused = 0.0  # seconds
 
     def refused(self, upstream: Upstream, refusal: Refusal) -> None:
         """It had no slot."""
@@ -163,10 +178,11 @@ class _Tries:
     async def _pause(self) -> None:
         """Let a moment pass before the next round."""
         worst = self._worst()
-        pause = next(self._pauses, None)
-        if pause is None or not self._worth_another_round(worst):
+        pause = max(next(self._pauses, math.inf), worst.retry_after or 0.0)
+        self._paused += pause
+        if not self._worth_another_round(worst):
             raise worst
-        await asyncio.sleep(max(pause, worst.retry_after or 0.0))
+        await asyncio.sleep(pause)
         self._seen.clear()
         self._earlier, self._failures = self._failures, []
 
@@ -174,7 +190,7 @@ class _Tries:
         """Every deployment is full here: wait, if a slot is expected soon."""
         slot = await wait_for_slot(self._guard, self._run.model)
         if isinstance(slot, Refusal):
-            raise slot.error(self._run.model)
+            raise self._cut or slot.error(self._run.model)
         upstream = self._able.get(slot.deployment)
         if upstream is None:  # that deployment honours less than this request asks for
             slot.release()
@@ -200,21 +216,12 @@ class _Tries:
         """Not for what a pause does not change: clocks that ran out, or too long a pause."""
         if isinstance(worst, UpstreamTimeout):
             return False
-        return self._count < MOST_TRIES and (worst.retry_after or 0.0) <= LONGEST_PAUSE
+        return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
 
     def _worst(self) -> UpstreamFailure:
         if self._cut is not None:  # not that nobody could go on
             return self._cut
         return min(self._failures or self._earlier, key=_says_less)
-
-
-def _best(guard: Guard, model: str, able: Sequence[Upstream]) -> Upstream:
-    """The first of the guard's order that is able; any, if the guard offers none of them."""
-    by_id = {upstream.deployment.id: upstream for upstream in able}
-    for name in guard.candidates(model):
-        if name in by_id:
-            return by_id[name]
-    return able[0]
 
 
 def _is_full(failure: UpstreamFailure) -> bool:

@@ -24,6 +24,7 @@ from prime_inference.gateway.failover import Failover
 from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import session_of
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
@@ -33,6 +34,7 @@ from prime_inference.wire.openai.errors import JSON_TYPE
 
 JSON_HEADERS = header_lines([JSON_TYPE])
 CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
+STOPPED = 503  # likewise: the connection is gone
 
 
 class Inference:
@@ -65,14 +67,18 @@ class Inference:
             model = self._model(operation)
             run.model, run.revision = model.id, model.revision
             able = self._able(operation, model)
+            if operation.session or len(able) > 1:
+                run.session = session_of(key.tenant, operation)
             if operation.stream:
                 await self._stream(run, model, able, reply)
             else:
                 await self._whole(run, model, able, reply)
             run.outcome = "complete"
         except asyncio.CancelledError:
-            run.outcome = "cancelled"
-            run.status, run.error = CLIENT_LEFT, "client_left"
+            if reply.server_stops:
+                run.outcome, run.status, run.error = "shutdown", STOPPED, "shutdown"
+            else:
+                run.outcome, run.status, run.error = "cancelled", CLIENT_LEFT, "client_left"
             raise
         except ApiError as error:
             run.outcome = "failed" if _is_failure(error) else "refused"
