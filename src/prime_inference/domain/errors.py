@@ -15,6 +15,7 @@
     ├── InternalFailure               500  server
     └── UpstreamFailure               502  provider_unavailable
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
+        ├── ContextTooSmall           400  context_length_exceeded
         ├── UpstreamUnreachable       502  provider_unavailable
         ├── UpstreamMalformed         502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
@@ -177,6 +178,15 @@ class UpstreamRefused(UpstreamFailure):
     kind = "invalid_request_error"
     code = "refused_by_model"
     error_type = "invalid_request"
+
+
+class ContextTooSmall(UpstreamFailure):
+    """The request does not fit this deployment, whose context is smaller than the model's."""
+
+    status = ContextLengthExceeded.status
+    kind = ContextLengthExceeded.kind
+    code = ContextLengthExceeded.code
+    error_type = ContextLengthExceeded.error_type
 
 
 class UpstreamUnreachable(UpstreamFailure):

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from prime_inference.domain.errors import (
     CapacityExhausted,
+    ContextTooSmall,
     UpstreamFailure,
     UpstreamRefused,
     UpstreamTimeout,
@@ -82,7 +83,7 @@ class Failover:
         slot.record(outcome_of(failure, failure.upstream_status))
         if isinstance(failure, UpstreamRefused):
             raise failure
-        if not _is_full(failure):
+        if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
             upstream.statistics.failure(self._deadlines.now())
         if run.committed:
             raise failure
@@ -175,8 +176,8 @@ class _Tries:
         return allowed
 
     def _worth_another_round(self, worst: UpstreamFailure) -> bool:
-        """Not for what a pause does not change: clocks that ran out, or too long a pause."""
-        if isinstance(worst, UpstreamTimeout):
+        """Not for what a pause does not change: a context, clocks that ran out, too long a pause."""
+        if isinstance(worst, UpstreamTimeout | ContextTooSmall):
             return False
         return self._count < MOST_TRIES and (worst.retry_after or 0.0) <= LONGEST_PAUSE
 

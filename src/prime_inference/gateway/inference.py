@@ -9,6 +9,7 @@ from functools import partial
 
 from prime_inference.domain.errors import (
     ApiError,
+    ContextTooSmall,
     InternalFailure,
     ModelNotFound,
     UpstreamFailure,
@@ -144,4 +145,6 @@ class Inference:
 
 def _is_failure(error: ApiError) -> bool:
     """Whether it is a deployment's failure rather than the request's own fault."""
-    return isinstance(error, UpstreamFailure) and not isinstance(error, UpstreamRefused)
+    return isinstance(error, UpstreamFailure) and not isinstance(
+        error, UpstreamRefused | ContextTooSmall
+    )

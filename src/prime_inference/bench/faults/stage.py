@@ -21,7 +21,9 @@ ANSWER_TOKENS = 60  # Failover Bench's
 PACE = 0.016  # seconds between tokens: its healthy answer takes about a second
 SLOWER = 0.15  # seconds to the fallback's first token, so that the primary is preferred
 SLOTS = 64
-WARM_UPS = 20  # rounds at most until every deployment has been measured twice
+WARM_UPS = 100  # requests at most until the primary is preferred
+WARM_UP_PAUSE = 0.1  # seconds; a gateway looks at its measurements once a second
+SETTLED = 12  # in a row: for longer than that second
 EXPECTED = expected_text(MESSAGES, length=ANSWER_TOKENS)
 
 
@@ -133,17 +135,21 @@ class Stage:
         fresh.replace(self.config)
 
     async def warm_up(self) -> None:
-        """Let every gateway measure every deployment, then forget what the engines saw."""
+        """Until every gateway has measured every deployment and prefers the primary."""
         for gateway in self.gateways:
             self.forget()
+            row = 0  # requests in a row that went to the primary
             for _ in range(WARM_UPS):
-                if all(deployment.attempts >= 2 for deployment in self.deployments.values()):
+                before = self.primary.attempts
+                answer = await self.ask(gateway, max_tokens=1)
+                assert answer.success, f"a healthy request failed: {answer.error}"
+                row = row + 1 if self.primary.attempts > before else 0
+                measured = all(one.attempts for one in self.deployments.values())
+                if measured and row >= SETTLED:
                     break
-                pair = (self.ask(gateway, max_tokens=1) for _ in self.deployments)
-                for answer in await asyncio.gather(*pair):
-                    assert answer.success, f"a healthy request failed: {answer.error}"
+                await asyncio.sleep(WARM_UP_PAUSE)
             else:
-                raise AssertionError("the gateway does not use every deployment")
+                raise AssertionError("the gateway does not prefer the faster deployment")
         self.forget()
 
     def forget(self) -> None:
