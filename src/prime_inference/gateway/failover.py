@@ -122,6 +122,8 @@ class _Tries:
         if untried is None and self._all_are_full():
             return await self._wait()
         if untried is None:
+            untried = self._ejected()
+        if untried is None:
             await self._pause()
             untried = self._untried()
         if untried is None:
@@ -137,6 +139,16 @@ class _Tries:
         for name in self._guard.candidates(self._run.model):
             if name in self._able and name not in self._seen:
                 return self._able[name]
+        return None
+
+    def _ejected(self) -> Upstream | None:
+        """One that the guard does not offer, when all that it offers have failed this request.
+
+        An open breaker says what was a while ago; the request would fail without it.
+        """
+        for name, upstream in self._able.items():
+            if name not in self._seen:
+                return upstream
         return None
 
     async def _pause(self) -> None:

@@ -13,11 +13,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from prime_inference.bench.faults.network import NETWORK
 from prime_inference.bench.faults.published import PUBLISHED
 from prime_inference.bench.faults.scenario import Scenario, Scene
 from prime_inference.bench.faults.scorecard import Finding, Row, Verdict, line, markdown
 
-SCENARIOS: tuple[Scenario, ...] = PUBLISHED
+SCENARIOS: tuple[Scenario, ...] = (*PUBLISHED, *NETWORK)
 PREFACE = """\
 Written by `make faults`: real gateway processes, mock engines and networks that misbehave on
 demand, real sockets, a real Redis. Clocks of an attempt: connect 2 s, first token 10 s, idle

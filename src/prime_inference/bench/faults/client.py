@@ -32,6 +32,8 @@ class Answer:
     first: float = 0.0
     seconds: float = 0.0
     longest_gap: float = 0.0  # between two pieces of content
+    gateway: str = ""  # which one was asked last
+    sent: float = 0.0  # monotonic clock
 
     @property
     def success(self) -> bool:
@@ -48,10 +50,10 @@ class Answer:
 
 
 class Client:
-    """Asks gateways as an SDK does, over connections that are kept."""
+    """Asks gateways as an SDK does; `kept` connections are used again."""
 
-    def __init__(self, key: str, *, connections: int | None = None) -> None:
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=64)
+    def __init__(self, key: str, *, kept: int = 64) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept)
         self._http = httpx.AsyncClient(
             trust_env=False,
             limits=limits,
