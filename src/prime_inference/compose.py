@@ -32,12 +32,14 @@ from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
+from prime_inference.gateway.fleet_metrics import FleetMetrics
 from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstreams
-from prime_inference.ports.catalog import Catalog
+from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.settings import Settings
@@ -167,16 +169,17 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(
-    catalog: Catalog,
+    catalog: ChangingCatalog,
     options: ListenOptions,
     not_ready: Callable[[], str | None],
     random: Random | None = None,
+    follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     """A gateway's two listeners over `catalog`.
 
     Yields a function that describes the endpoint for a model and one that waits for the
-    signal to stop and then drains. `random` breaks ties between deployments. Raises
-    StateFolderError, OSError for a port in use.
+    signal to stop and then drains. `random` breaks ties between deployments; `follow` changes
+    the fleet while it is served. Raises StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
     loop = asyncio.get_running_loop()
@@ -205,7 +208,11 @@ async def listening(
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
+    live = LiveFleet(catalog, upstreams, guard)
+    metrics.register(FleetMetrics(live))
     background = [loop.create_task(control.watch_loop()), loop.create_task(runner.run())]
+    if follow is not None:
+        background.append(loop.create_task(follow(live)))
     endpoint_file = EndpointFile(options.state_dir)
     try:
         host, port = await public_server.start(options.host, options.port)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prime_inference.cli.clocks import (
+    ConnectSeconds,
+    FirstTokenSeconds,
+    IdleSeconds,
+    clock_limits,
+)
 from prime_inference.cli.failures import WrongUsage
 from prime_inference.cli.options import Plain, TextOrJson
 from prime_inference.cli.serve import (
     EPILOG,
     ControlPort,
+    FleetConfig,
     Host,
     Port,
     StateDir,
@@ -21,14 +28,21 @@ from prime_inference.cli.serve import (
 )
 from prime_inference.cli.terminal import Terminal
 
+if TYPE_CHECKING:
+    from prime_inference.compose import ListenOptions
+
 __all__ = ["EPILOG", "gateway"]
 
 
 def gateway(
     upstream: Annotated[
-        str, typer.Option("--upstream", help="Base URL of the upstream's API, e.g. of a vLLM.")
-    ],
-    model_id: Annotated[str, typer.Option("--model-id", help="What clients call the model.")],
+        str | None,
+        typer.Option("--upstream", help="Base URL of the upstream's API, e.g. of a vLLM."),
+    ] = None,
+    model_id: Annotated[
+        str | None, typer.Option("--model-id", help="What clients call the model.")
+    ] = None,
+    config: FleetConfig = None,
     upstream_model: Annotated[
         str | None,
         typer.Option("--upstream-model", help="What the upstream calls it. Default: the same."),
@@ -47,13 +61,17 @@ def gateway(
     port: Port = 8000,
     control_port: ControlPort = 8001,
     state_dir: StateDir = None,
+    connect_seconds: ConnectSeconds = None,
+    first_token_seconds: FirstTokenSeconds = None,
+    idle_seconds: IdleSeconds = None,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
-    """Serve one upstream that already runs.
+    """Serve upstreams that already run: one of them, or the fleet of a file.
 
     Examples:
       prime inference gateway --upstream http://127.0.0.1:9000/v1 --model-id acme/my-model
+      prime inference gateway --config fleet.toml
     """
     from prime_inference import compose
     from prime_inference.cli.folders import state_folder
@@ -65,7 +83,18 @@ def gateway(
         host=host,
         port=port,
         control_port=control_port,
+        clocks=clock_limits(
+            connect=connect_seconds, first_token=first_token_seconds, idle=idle_seconds
+        ),
     )
+    terminal = Terminal(plain=plain)
+    if config is not None:
+        if upstream is not None or model_id is not None:
+            raise WrongUsage("--config names every upstream: leave --upstream and --model-id out.")
+        serve_config(config, listen, terminal, as_json=output == "json")
+        return
+    if upstream is None or model_id is None:
+        raise WrongUsage("Give --upstream and --model-id, or --config.")
     try:
         options = compose.GatewayOptions(
             listen, upstream, model_id, upstream_model, engine, slots, context_tokens
@@ -75,6 +104,17 @@ def gateway(
     require_ports(host, port, control_port)
     run_server(
         lambda announce: compose.gateway(options, announce),
-        Terminal(plain=plain),
+        terminal,
         as_json=output == "json",
+    )
+
+
+def serve_config(config: Path, listen: ListenOptions, terminal: Terminal, *, as_json: bool) -> None:
+    """Serve the fleet of a file. Raises PortUnavailable, ServerFailed."""
+    from prime_inference import compose_fleet
+
+    fleet = compose_fleet.FleetOptions(listen, config.absolute())
+    require_ports(listen.host, listen.port, listen.control_port)
+    run_server(
+        lambda announce: compose_fleet.gateway_fleet(fleet, announce), terminal, as_json=as_json
     )

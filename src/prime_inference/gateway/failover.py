@@ -23,7 +23,7 @@ from prime_inference.domain.errors import (
 )
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.run import Run
-from prime_inference.gateway.upstreams import Upstream
+from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
 from prime_inference.reliability.runner import wait_for_slot
@@ -40,8 +40,9 @@ LONGEST_PAUSE = 5.0  # an upstream that asks for more is passed on to the client
 class Failover:
     """Finds a deployment that answers."""
 
-    def __init__(self, guard: Guard, deadlines: Deadlines) -> None:
+    def __init__(self, guard: Guard, upstreams: Upstreams, deadlines: Deadlines) -> None:
         self._guard = guard
+        self._upstreams = upstreams
         self._deadlines = deadlines
 
     async def first_that_answers(
@@ -60,7 +61,7 @@ class Failover:
         while True:
             if isinstance(slot, Refusal):
                 if tries is None:
-                    tries = _Tries(guard, run, able)
+                    tries = _Tries(guard, self._upstreams, run)
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
@@ -69,7 +70,7 @@ class Failover:
                 except UpstreamFailure as failure:
                     self._failed(run, upstream, slot, failure)
                     if tries is None:
-                        tries = _Tries(guard, run, able)
+                        tries = _Tries(guard, self._upstreams, run)
                     tries.failed(upstream, failure)
                 else:
                     slot.record(Outcome.ANSWERED)
@@ -92,10 +93,10 @@ class Failover:
 class _Tries:
     """What has been tried for one request, and what comes next."""
 
-    def __init__(self, guard: Guard, run: Run, able: Sequence[Upstream]) -> None:
+    def __init__(self, guard: Guard, upstreams: Upstreams, run: Run) -> None:
         self._guard = guard
+        self._upstreams = upstreams
         self._run = run
-        self._able = {upstream.deployment.id: upstream for upstream in able}
         self._count = 0
         self._moved = False  # left an ejected deployment, which is free once
         self._last = ""  # the deployment that failed last
@@ -136,9 +137,10 @@ class _Tries:
 
     def _untried(self) -> Upstream | None:
         """The best of those that this round has not seen."""
+        able = self._able()
         for name in self._guard.candidates(self._run.model):
-            if name in self._able and name not in self._seen:
-                return self._able[name]
+            if name in able and name not in self._seen:
+                return able[name]
         return None
 
     def _ejected(self) -> Upstream | None:
@@ -146,10 +148,19 @@ class _Tries:
 
         An open breaker says what was a while ago; the request would fail without it.
         """
-        for name, upstream in self._able.items():
+        for name, upstream in self._able().items():
             if name not in self._seen:
                 return upstream
         return None
+
+    def _able(self) -> dict[str, Upstream]:
+        """Those that serve the request, by id; the fleet may have changed since it began."""
+        operation = self._run.operation
+        return {
+            upstream.deployment.id: upstream
+            for upstream in self._upstreams.on_route(self._run.model, operation.route)
+            if operation.missing(upstream.deployment) is None
+        }
 
     async def _pause(self) -> None:
         """Let a moment pass before the next round."""
@@ -163,14 +174,20 @@ class _Tries:
 
     async def _wait(self) -> tuple[Upstream, Slot]:
         """Every deployment is full here: wait, if a slot is expected soon."""
-        slot = await wait_for_slot(self._guard, self._run.model)
-        if isinstance(slot, Refusal):
-            raise slot.error(self._run.model)
-        upstream = self._able.get(slot.deployment)
-        if upstream is None:  # that deployment honours less than this request asks for
+        model = self._run.model
+        while True:
+            slot = await wait_for_slot(self._guard, model)
+            if isinstance(slot, Refusal):
+                raise slot.error(model)
+            upstream = self._able().get(slot.deployment)
+            if upstream is not None:
+                return upstream, slot
             slot.release()
-            raise self._worst()
-        return upstream, slot
+            if any(
+                each.deployment.id == slot.deployment for each in self._upstreams.serving(model)
+            ):
+                raise self._worst()  # that deployment honours less than this request asks for
+            # it left the fleet as the slot was handed over: another one is as good
 
     def _all_are_full(self) -> bool:
         return not any(

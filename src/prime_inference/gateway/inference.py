@@ -53,7 +53,7 @@ class Inference:
         self._settlement = settlement
         self.in_flight = 0
         self._deadlines = Deadlines()
-        self._failover = Failover(guard, self._deadlines)
+        self._failover = Failover(guard, upstreams, self._deadlines)
         self._attempts = Attempts(clocks, self._deadlines)
         self._keep_alive_seconds = keep_alive_seconds
 

@@ -158,6 +158,10 @@ class Metrics:
             registry=self._registry,
         )
 
+    def register(self, collector: Collector) -> None:
+        """Render what `collector` has to tell, too."""
+        self._registry.register(collector)
+
     def record(self, generations: Sequence[Generation]) -> None:
         """Count finished generations. Implements `ports.generations.GenerationSink`."""
         for generation in generations:

@@ -145,6 +145,16 @@ class HttpPool:
         while self._idle:
             self._idle.pop().abort()
 
+    @property
+    def connections(self) -> int:
+        """Open connections, idle ones included."""
+        return len(self._all)
+
+    def retire(self) -> None:
+        """Keep no connection from now on; exchanges in flight go on to their end."""
+        self._idle_limit = 0
+        self.drop_idle()
+
     def close(self) -> None:
         """Close every connection; exchanges in flight fail, and later ones."""
         self._closed = True

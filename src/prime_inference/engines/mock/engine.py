@@ -122,12 +122,17 @@ class MockEngine:
 
     # -- life
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen; returns the base URL, `http://127.0.0.1:PORT/v1`. Raises OSError."""
+    async def start(
+        self, host: str = "127.0.0.1", port: int = 0, *, reuse_port: bool = False
+    ) -> str:
+        """Listen; returns the base URL, `http://127.0.0.1:PORT/v1`. Raises OSError.
+
+        `reuse_port`: whoever started us holds the port for the time we are down.
+        """
         self._loop = asyncio.get_running_loop()
         self.pacer = Pacer(self._loop)
         self.load = Load(self._loop)
-        listener = socket.create_server((host, port), backlog=4096)
+        listener = socket.create_server((host, port), backlog=4096, reuse_port=reuse_port)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._listener = await self._loop.create_server(

@@ -1,0 +1,107 @@
+"""The fleet that this gateway serves, replaced while requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from prime_inference.domain.errors import CannotStart
+from prime_inference.domain.fleet import Fleet, FleetInvalid
+from prime_inference.gateway.upstreams import Upstreams
+from prime_inference.ports.catalog import ChangingCatalog
+from prime_inference.ports.fleet import FleetSource, Launcher
+from prime_inference.reliability.guard import Guard
+from prime_inference.wire.http_client import Origin
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0  # looking costs a call of the kernel; nobody waits for a change by the second
+
+
+class LiveFleet:
+    """Catalogue, upstreams and guard always hold the same fleet.
+
+    A deployment that is gone is offered to no request; those it has go on, and its engine, if
+    it runs here, stops after the last of them.
+    """
+
+    def __init__(self, catalog: ChangingCatalog, upstreams: Upstreams, guard: Guard) -> None:
+        self._catalog = catalog
+        self._upstreams = upstreams
+        self._guard = guard
+        self.fleet: Fleet | None = None  # None: it was given by the command line
+        self.reloads = 0
+        self.failed_reloads = 0
+        self.error: str | None = None  # why the last change was not taken over
+
+    def replace(self, fleet: Fleet) -> None:
+        """Serve this one from now on. Raises FleetInvalid, and then nothing has changed."""
+        check(fleet)
+        try:
+            self._guard.configure(fleet.deployments)
+        except ValueError as error:  # the deployment of that id still drains
+            raise FleetInvalid(str(error)) from error
+        self._catalog.replace(fleet.models, fleet.deployments)
+        self._upstreams.refresh()
+        before, self.fleet = self.fleet, fleet
+        _tell(before, fleet)
+
+    async def follow(
+        self,
+        source: FleetSource,
+        launcher: Launcher | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        """Take over every change of `source`, for ever. A bad one leaves the fleet as it is."""
+        while True:
+            await asyncio.sleep(poll_seconds)
+            if await asyncio.to_thread(source.changed):
+                await self.reload(source, launcher)
+            if launcher is not None:
+                await launcher.stop_all_but(self.in_use())
+
+    async def reload(self, source: FleetSource, launcher: Launcher | None) -> None:
+        """Take over what `source` says now, or note why not."""
+        try:
+            fleet = await asyncio.to_thread(source.read)
+            if self.fleet is not None:
+                fleet.may_follow(self.fleet)
+            if launcher is not None:
+                fleet = await launcher.start(fleet)
+            self.replace(fleet)
+        except CannotStart as error:
+            self.failed_reloads += 1
+            self.error = str(error)
+            log.error("the fleet stays as it is: %s", error)
+        else:
+            self.reloads += 1
+            self.error = None
+
+    def in_use(self) -> set[str]:
+        """Deployments that are served, or still have requests."""
+        served = self.fleet.deployments if self.fleet is not None else ()
+        return {one.id for one in served} | {one.id for one in self._guard.status()}
+
+
+def check(fleet: Fleet) -> None:
+    """Raises FleetInvalid for a base URL that is none."""
+    for deployment in fleet.deployments:
+        try:
+            Origin.parse(deployment.base_url)
+        except ValueError as error:
+            raise FleetInvalid(f"{deployment.id}: base_url is {error}") from error
+
+
+def _tell(before: Fleet | None, after: Fleet) -> None:
+    """Log what is new, changed and gone."""
+    old = {one.id: one for one in before.deployments} if before is not None else {}
+    new = {one.id: one for one in after.deployments}
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            log.info("deployment %s is gone; its requests go on", name)
+        elif name not in old:
+            log.info("deployment %s is new, at %s", name, new[name].base_url)
+        elif new[name].draining and not old[name].draining:
+            log.info("deployment %s drains", name)
+        elif new[name] != old[name]:
+            log.info("deployment %s has changed, at %s", name, new[name].base_url)
