@@ -17,6 +17,7 @@
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
         ├── ContextTooSmall           400  context_length_exceeded
         ├── UpstreamUnreachable       502  provider_unavailable
+        │   └── NoConnection          (the request has reached nobody)
         ├── UpstreamMalformed         502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
@@ -193,6 +194,10 @@ class UpstreamUnreachable(UpstreamFailure):
     """No connection, or it broke before any byte of an answer."""
 
     code = "upstream_unreachable"
+
+
+class NoConnection(UpstreamUnreachable):
+    """No connection was made: no deployment has seen anything of the request."""
 
 
 class UpstreamMalformed(UpstreamFailure):

@@ -17,6 +17,7 @@ from typing import TypeVar
 from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
+    NoConnection,
     UpstreamFailure,
     UpstreamRefused,
     UpstreamTimeout,
@@ -98,6 +99,7 @@ class _Tries:
         self._upstreams = upstreams
         self._run = run
         self._count = 0
+        self._unseen = False  # the last try reached nobody
         self._moved = False  # left an ejected deployment, which is free once
         self._last = ""  # the deployment that failed last
         self._seen: set[str] = set()  # in this round
@@ -115,7 +117,9 @@ class _Tries:
         self._last = upstream.deployment.id
         self._seen.add(self._last)
         self._failures.append(failure)
-        self._count += 1
+        self._unseen = isinstance(failure, NoConnection)
+        if not self._unseen:
+            self._count += 1
 
     async def next(self) -> tuple[Upstream, Slot | Refusal]:
         """The next to be tried. Raises UpstreamFailure if none is worth it."""
@@ -195,8 +199,12 @@ class _Tries:
         )
 
     def _may_try(self) -> bool:
-        """The first try is free; the others are bounded for each request and for all together."""
-        if not self._count:
+        """The first try is free; the others are bounded for each request and for all together.
+
+        A try that reached nobody has loaded nobody: to go on from there is a first try again.
+        Each round makes such a try once per deployment, so they are bounded too.
+        """
+        if not self._count or (self._unseen and self._count < MOST_TRIES):
             return True
         if self._count >= MOST_TRIES:
             return False

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from prime_inference.domain.errors import UpstreamCut, UpstreamTimeout, UpstreamUnreachable
+from prime_inference.domain.errors import (
+    NoConnection,
+    UpstreamCut,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from prime_inference.wire.http_exchange import ClientConnection, Response
 
 __all__ = ["HttpPool", "Origin", "Response"]
@@ -186,11 +191,11 @@ class HttpPool:
                 "The upstream did not accept a connection.", clock="connect"
             ) from None
         except (OSError, UnicodeError) as error:  # UnicodeError: no host can have such a name
-            raise UpstreamUnreachable("The upstream cannot be reached.") from error
+            raise NoConnection("The upstream cannot be reached.") from error
         # only now is it certain to be told of its end: a connect that is cancelled is not
         if self._closed or not connection.alive:
             connection.abort()
-            raise UpstreamUnreachable("The upstream closed the connection at once.")
+            raise NoConnection("The upstream closed the connection at once.")
         self._all.add(connection)
         return connection
 

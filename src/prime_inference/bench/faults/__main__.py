@@ -13,12 +13,18 @@ from typing import Annotated
 import msgspec
 import typer
 
+from prime_inference.bench.faults.answers import ANSWERS
+from prime_inference.bench.faults.clients import CLIENTS
 from prime_inference.bench.faults.network import NETWORK
 from prime_inference.bench.faults.published import PUBLISHED
+from prime_inference.bench.faults.rollout import ROLLOUT
 from prime_inference.bench.faults.scenario import Scenario, Scene
 from prime_inference.bench.faults.scorecard import Finding, Row, Verdict, line, markdown
+from prime_inference.bench.faults.stores import STORES
 
-SCENARIOS: tuple[Scenario, ...] = (*PUBLISHED, *NETWORK)
+SCENARIOS: tuple[Scenario, ...] = (
+    *PUBLISHED, *NETWORK, *STORES, *CLIENTS, *ROLLOUT, *ANSWERS,
+)  # fmt: skip
 PREFACE = """\
 Written by `make faults`: real gateway processes, mock engines and networks that misbehave on
 demand, real sockets, a real Redis. Clocks of an attempt: connect 2 s, first token 10 s, idle
