@@ -21,6 +21,7 @@ from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
+from prime_inference.adapters.redis.coordination import RedisCoordination
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory
@@ -40,6 +41,7 @@ from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
+from prime_inference.ports.coordination import Coordination
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.settings import Settings
@@ -89,6 +91,17 @@ class ListenOptions:
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     clocks: ClockLimits = field(default_factory=ClockLimits)
+    redis_url: str | None = field(default=None, repr=False)  # it may hold a password
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a URL that is none of Redis. It need not answer."""
+        self.coordination(time.monotonic)
+
+    def coordination(self, clock: Callable[[], float]) -> Coordination:
+        """What replicas agree in."""
+        if self.redis_url is None:
+            return MemoryCoordination(clock)
+        return RedisCoordination(self.redis_url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +204,8 @@ async def listening(
     guard.configure(
         deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
     )
-    runner = Runner(guard, MemoryCoordination(loop.time), loop.time)
+    coordination = options.coordination(loop.time)
+    runner = Runner(guard, coordination, loop.time)
     inference = Inference(
         catalog,
         upstreams,
@@ -210,9 +224,9 @@ async def listening(
     stop_signal = _StopSignal()
     live = LiveFleet(catalog, upstreams, guard)
     metrics.register(FleetMetrics(live))
-    background = [loop.create_task(control.watch_loop()), loop.create_task(runner.run())]
+    background = [_for_ever(control.watch_loop()), _for_ever(runner.run())]
     if follow is not None:
-        background.append(loop.create_task(follow(live)))
+        background.append(_for_ever(follow(live)))
     endpoint_file = EndpointFile(options.state_dir)
     try:
         host, port = await public_server.start(options.host, options.port)
@@ -238,13 +252,28 @@ async def listening(
         yield endpoint, stop
     finally:
         endpoint_file.remove()
+        await public_server.close()
         for task in background:
             task.cancel()
-        await public_server.close()
+        await asyncio.wait(background)
+        await runner.farewell()
+        await coordination.close()
         await control_server.close()
         upstreams.close()
         settlement.flush()
         access_log.close()
+
+
+def _for_ever(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run `work` beside the requests; should it end by a defect, the log has it."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s ended", task.get_coro(), exc_info=task.exception())
+
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(ended)
+    return task
 
 
 def _tune_garbage_collection() -> None:

@@ -272,3 +272,10 @@ def test_a_config_and_a_single_upstream_exclude_each_other(prime: Prime):
         result = prime("inference", *options)
         assert (result.exit_code, result.stdout) == (1, "")
         assert "--config" in result.stderr
+
+
+def test_a_store_that_is_no_redis_is_refused(prime: Prime):
+    named = ["--upstream", "http://127.0.0.1:1/v1", "--model-id", "m"]
+    result = prime("inference", "gateway", *named, *FREE_PORTS, "--redis", "http://127.0.0.1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--redis is like redis://" in result.stderr

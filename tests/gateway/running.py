@@ -236,6 +236,7 @@ async def running(
     keep_alive_seconds: float = 15.0,
     not_ready: Callable[[], str | None] = lambda: None,
     follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
+    redis_url: str | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway over `deployments`; `follow` may change them."""
     options = compose.ListenOptions(
@@ -244,6 +245,7 @@ async def running(
         control_port=0,
         keep_alive_seconds=keep_alive_seconds,
         clocks=clocks or ClockLimits(),
+        redis_url=redis_url,
     )
     catalog = MemoryCatalog(models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)

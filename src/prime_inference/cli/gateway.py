@@ -43,6 +43,17 @@ def gateway(
         str | None, typer.Option("--model-id", help="What clients call the model.")
     ] = None,
     config: FleetConfig = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            "--redis",
+            envvar="PRIME_REDIS_URL",
+            show_envvar=False,
+            metavar="URL",
+            help="Redis or Valkey where several gateways agree on slots and breakers."
+            " Default: PRIME_REDIS_URL, else none: this is the only gateway.",
+        ),
+    ] = None,
     upstream_model: Annotated[
         str | None,
         typer.Option("--upstream-model", help="What the upstream calls it. Default: the same."),
@@ -71,22 +82,26 @@ def gateway(
 
     Examples:
       prime inference gateway --upstream http://127.0.0.1:9000/v1 --model-id acme/my-model
-      prime inference gateway --config fleet.toml
+      prime inference gateway --config fleet.toml --redis redis://10.0.0.1:6379/0
     """
     from prime_inference import compose
     from prime_inference.cli.folders import state_folder
 
     if engine not in compose.ENGINE_PARAMETERS:
         raise WrongUsage(f"--engine is one of {', '.join(compose.ENGINE_PARAMETERS)}.")
-    listen = compose.ListenOptions(
-        state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
-        host=host,
-        port=port,
-        control_port=control_port,
-        clocks=clock_limits(
-            connect=connect_seconds, first_token=first_token_seconds, idle=idle_seconds
-        ),
-    )
+    try:
+        listen = compose.ListenOptions(
+            state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
+            host=host,
+            port=port,
+            control_port=control_port,
+            redis_url=redis,
+            clocks=clock_limits(
+                connect=connect_seconds, first_token=first_token_seconds, idle=idle_seconds
+            ),
+        )
+    except ValueError as error:
+        raise WrongUsage("--redis is like redis://host:6379/0, rediss:// or unix://.") from error
     terminal = Terminal(plain=plain)
     if config is not None:
         if upstream is not None or model_id is not None:
