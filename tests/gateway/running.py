@@ -237,6 +237,7 @@ async def running(
     not_ready: Callable[[], str | None] = lambda: None,
     follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
     redis_url: str | None = None,
+    catalog_models: Sequence[Model] | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway over `deployments`; `follow` may change them."""
     options = compose.ListenOptions(
@@ -247,7 +248,7 @@ async def running(
         clocks=clocks or ClockLimits(),
         redis_url=redis_url,
     )
-    catalog = MemoryCatalog(models(), deployments)
+    catalog = MemoryCatalog(catalog_models or models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with (
         compose.listening(catalog, options, not_ready, InOrder(), follow) as (describe, _),

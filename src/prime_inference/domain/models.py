@@ -47,3 +47,4 @@ class Deployment:
     routes: frozenset[str] = frozenset({"chat/completions", "completions"})
     schema_alternatives: int = 1000  # OpenAI's limit on enum values; a schema may have so many
     draining: bool = False  # it is offered no more requests; those it has go on
+    revision: str = ""  # if it is another than the model's, in the middle of a rollout say

@@ -22,7 +22,9 @@ from prime_inference.domain.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from prime_inference.domain.models import Deployment
 from prime_inference.gateway.clocks import Deadlines
+from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
@@ -84,10 +86,11 @@ class Failover:
         """Note how an attempt failed. Raises the failure if no other deployment can mend it."""
         slot.record(outcome_of(failure, failure.upstream_status))
         if isinstance(failure, UpstreamRefused):
-            raise failure
-        if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
+            if not run.committed:
+                raise failure
+        elif not _is_full(failure) and not isinstance(failure, ContextTooSmall):
             upstream.statistics.failure(self._deadlines.now())
-        if run.committed:
+        if run.committed and not run.resumable:
             raise failure
 
 
@@ -106,6 +109,9 @@ class _Tries:
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
+        self._begun: Deployment | None = None  # that wrote a part of what was sent
+        self._pieces = 0  # attempts that had brought content by the last failure
+        self._cut: UpstreamFailure | None = None  # what broke the answer off
 
     def refused(self, upstream: Upstream, refusal: Refusal) -> None:
         """It had no slot."""
@@ -120,6 +126,21 @@ class _Tries:
         self._unseen = isinstance(failure, NoConnection)
         if not self._unseen:
             self._count += 1
+        if self._run.committed:
+            self._cut_off(upstream, failure)
+
+    def _cut_off(self, upstream: Upstream, failure: UpstreamFailure) -> None:
+        """Content was sent: only the same revision can go on. Raises if nobody else has it."""
+        self._begun = upstream.deployment
+        came_further = self._run.pieces != self._pieces
+        if came_further:  # it may fail as often again
+            self._pieces = self._run.pieces
+            self._cut, self._count = failure, 1
+        able = self._able().keys()
+        if not able - {self._last}:
+            raise failure
+        if came_further and able <= self._seen:
+            self._seen = {self._last}
 
     async def next(self) -> tuple[Upstream, Slot | Refusal]:
         """The next to be tried. Raises UpstreamFailure if none is worth it."""
@@ -159,11 +180,12 @@ class _Tries:
 
     def _able(self) -> dict[str, Upstream]:
         """Those that serve the request, by id; the fleet may have changed since it began."""
-        operation = self._run.operation
+        run, operation, begun = self._run, self._run.operation, self._begun
         return {
             upstream.deployment.id: upstream
-            for upstream in self._upstreams.on_route(self._run.model, operation.route)
+            for upstream in self._upstreams.on_route(run.model, operation.route)
             if operation.missing(upstream.deployment) is None
+            and (begun is None or same_revision(run.revision, begun, upstream.deployment))
         }
 
     async def _pause(self) -> None:
@@ -219,6 +241,8 @@ class _Tries:
         return self._count < MOST_TRIES and (worst.retry_after or 0.0) <= LONGEST_PAUSE
 
     def _worst(self) -> UpstreamFailure:
+        if self._cut is not None:  # not that nobody could go on
+            return self._cut
         return min(self._failures or self._earlier, key=_says_less)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Deployment
@@ -31,6 +33,12 @@ class Upstream:
         """Whether its connections are right for `deployment`."""
         mine = self.deployment
         return (mine.base_url, mine.engine) == (deployment.base_url, deployment.engine)
+
+    @cached_property
+    def root(self) -> HttpPool:
+        """What the engine serves outside its OpenAI API. No connection is kept."""
+        origin = replace(self.pool.origin, prefix="")
+        return HttpPool(origin, idle=0, headers=b"content-type: application/json\r\n")
 
 
 class Upstreams:
