@@ -15,7 +15,9 @@ from prime_inference.bench.faults.store import Store
 from prime_inference.bench.faults.traffic import Traffic, traffic
 
 RATE = 15.0
-THREE = Setting(("east", "west"), gateways=3, store=True, first_token=0.02, slots=48)
+THREE = Setting(
+    ("east", "west"), gateways=3, store=True, first_token=0.0, slots=48, warm_up=False
+)
 SETTLE_SECONDS = 12.0  # a lease time and a bit: replicas hold what the traffic needs
 AWAY_SECONDS = 15.0  # a lease time and a half: every block has ended meanwhile
 SLOWEST = 5.0  # seconds; an answer takes one: nothing waits for the store
@@ -140,8 +142,9 @@ async def clock_skew(scene: Scene) -> Finding:
         THREE.deployments,
         gateways=3,
         store=True,
-        first_token=0.02,
+        first_token=0.0,
         slots=48,
+        warm_up=False,
         environments=[{"LD_PRELOAD": str(library), "FAKETIME": skew} for skew in skews],
     )
     async with staged(scene.folder, setting) as stage:
