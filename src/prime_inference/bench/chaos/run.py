@@ -90,6 +90,7 @@ class World:
         self._requests: set[asyncio.Task[None]] = set()
         self._repairs: set[asyncio.Task[None]] = set()
         self._number = 0
+        self.began = 0.0
 
     async def start(self) -> None:
         await self.store.start()
@@ -116,7 +117,7 @@ class World:
 
     async def run(self, plan: Plan, say: Callable[[str], None]) -> int:
         """Load and faults until the plan's time is over and everything is whole; how many."""
-        began = time.monotonic()
+        began = self.began = time.monotonic()
         load = asyncio.create_task(self._load())
         count = 0
         try:
@@ -234,7 +235,7 @@ def count(world: World, seed: int, seconds: float, faults: int) -> Count:
         elif outcome.burst and _is_refusal(outcome.last):
             found.burst_refused += 1
         else:
-            found.bad.append(_describe(outcome))
+            found.bad.append(f"{outcome.began - world.began:.1f} s: {_describe(outcome)}")
     if world.unanswered:
         found.bad.append(f"{world.unanswered} requests had no end")
     for number, engine in enumerate(world.engines):

@@ -42,10 +42,10 @@ class Balancer:
         await self._client.close()
 
     def _in_turn(self) -> Iterator[Replica]:
-        for _ in self._gateways:
-            gateway = self._gateways[self._next % len(self._gateways)]
-            self._next += 1
-            yield gateway
+        first = self._next
+        self._next += 1
+        for number in range(len(self._gateways)):
+            yield self._gateways[(first + number) % len(self._gateways)]
 
 
 class Traffic:
