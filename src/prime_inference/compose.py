@@ -33,7 +33,9 @@ from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
+from prime_inference.gateway.fleet_api import FleetApi
 from prime_inference.gateway.fleet_metrics import FleetMetrics
+from prime_inference.gateway.fleet_status import fleet_view
 from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.metrics import Metrics
@@ -217,13 +219,16 @@ async def listening(
     metrics.in_flight.set_function(lambda: inference.in_flight)
     app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
     public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
+    live = LiveFleet(catalog, upstreams, guard)
+    metrics.register(FleetMetrics(live))
     control = ControlListener(
-        metrics, settlement, lambda: "draining" if public_server.draining else not_ready()
+        metrics,
+        settlement,
+        lambda: "draining" if public_server.draining else not_ready(),
+        FleetApi(live, lambda: fleet_view(live, catalog, guard), keys.own_key),
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
-    live = LiveFleet(catalog, upstreams, guard)
-    metrics.register(FleetMetrics(live))
     background = [_for_ever(control.watch_loop()), _for_ever(runner.run())]
     if follow is not None:
         background.append(_for_ever(follow(live)))
