@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from prime_inference.adapters.files.fleet_file import FleetFile
+from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.compose import ENGINE_PARAMETERS, Announce, ListenOptions, listening
 from prime_inference.domain.fleet import Fleet
@@ -26,10 +27,11 @@ class FleetOptions:
 async def gateway_fleet(options: FleetOptions, announce: Announce) -> None:
     """Run a gateway over a fleet that runs already, until it is told to stop.
 
-    Raises FleetInvalid, StateFolderError, OSError for a port in use.
+    Raises FleetInvalid, StateFolderError, StoppedAtOnce, OSError for a port in use.
     """
     file = _file(options, launching=False)
-    await _serve(file, file.read(), None, options, announce)
+    with holding(options.listen.state_dir):
+        await _serve(file, file.read(), None, options, announce)
 
 
 async def serve_fleet(
@@ -40,16 +42,17 @@ async def serve_fleet(
 ) -> None:
     """Run a gateway and those engines of the fleet that have no base URL.
 
-    Raises FleetInvalid, WeightsUnavailable, EngineFailed, StateFolderError, OSError for a port
-    in use.
+    Raises FleetInvalid, WeightsUnavailable, EngineFailed, StateFolderError, StoppedAtOnce,
+    OSError for a port in use.
     """
     file = _file(options, launching=True)
     launcher = EngineLauncher(partial(fetch_in_thread, SMOLLM2_135M, cache_dir, progress))
-    try:
-        fleet = await launcher.start(file.read())
-        await _serve(file, fleet, launcher, options, announce)
-    finally:
-        await launcher.stop_all_but(())
+    with holding(options.listen.state_dir):
+        try:
+            fleet = await launcher.start(file.read())
+            await _serve(file, fleet, launcher, options, announce)
+        finally:
+            await launcher.stop_all_but(())
 
 
 def _file(options: FleetOptions, *, launching: bool) -> FleetFile:
