@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from prime_inference.adapters.files.fleet_file import FleetFile
+from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.compose import ENGINE_PARAMETERS, Announce, ListenOptions, listening
 from prime_inference.domain.fleet import Fleet
 from prime_inference.engines.launcher import EngineLauncher
 from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
-from prime_inference.gateway.live_fleet import LiveFleet, check
-from prime_inference.ports.fleet import FleetSource, Launcher
+from prime_inference.ports.fleet import FleetEditor, Launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,11 @@ class FleetOptions:
 async def gateway_fleet(options: FleetOptions, announce: Announce) -> None:
     """Run a gateway over a fleet that runs already, until it is told to stop.
 
-    Raises FleetInvalid, StateFolderError, OSError for a port in use.
+    Raises FleetInvalid, StateFolderError, StoppedAtOnce, OSError for a port in use.
     """
-    source = FleetFile(options.file, ENGINE_PARAMETERS, launching=False)
-    await _serve(source, source.read(), None, options, announce)
+    file = _file(options, launching=False)
+    with holding(options.listen.state_dir):
+        await _serve(file, file.read(), None, options, announce)
 
 
 async def serve_fleet(
@@ -41,32 +42,37 @@ async def serve_fleet(
 ) -> None:
     """Run a gateway and those engines of the fleet that have no base URL.
 
-    Raises FleetInvalid, WeightsUnavailable, EngineFailed, StateFolderError, OSError for a port
-    in use.
+    Raises FleetInvalid, WeightsUnavailable, EngineFailed, StateFolderError, StoppedAtOnce,
+    OSError for a port in use.
     """
-    source = FleetFile(options.file, ENGINE_PARAMETERS, launching=True)
+    file = _file(options, launching=True)
     launcher = EngineLauncher(partial(fetch_in_thread, SMOLLM2_135M, cache_dir, progress))
-    try:
-        fleet = await launcher.start(source.read())
-        await _serve(source, fleet, launcher, options, announce)
-    finally:
-        await launcher.stop_all_but(())
+    with holding(options.listen.state_dir):
+        try:
+            fleet = await launcher.start(file.read())
+            await _serve(file, fleet, launcher, options, announce)
+        finally:
+            await launcher.stop_all_but(())
+
+
+def _file(options: FleetOptions, *, launching: bool) -> FleetFile:
+    changes = options.listen.state_dir / "fleet_changes.json"
+    return FleetFile(options.file, ENGINE_PARAMETERS, launching=launching, changes=changes)
 
 
 async def _serve(
-    source: FleetSource,
+    editor: FleetEditor,
     fleet: Fleet,
     launcher: Launcher | None,
     options: FleetOptions,
     announce: Announce,
 ) -> None:
-    check(fleet)
-
-    async def follow(live: LiveFleet) -> None:
-        live.fleet = fleet
-        await live.follow(source, launcher)
-
     catalog = MemoryCatalog(fleet.models, fleet.deployments)
-    async with listening(catalog, options.listen, lambda: None, follow=follow) as (endpoint, stop):
+    async with listening(
+        catalog,
+        options.listen,
+        lambda: None,
+        follow=lambda live: live.follow(fleet, editor, launcher),
+    ) as (endpoint, stop):
         announce(endpoint(fleet.models[0].id))
         await stop()

@@ -34,7 +34,12 @@ slots = 8
 def source(folder: Path, text: str, *, launching: bool = False) -> FleetFile:
     path = folder / "fleet.toml"
     path.write_text(text)
-    return FleetFile(path, ENGINE_PARAMETERS, launching=launching)
+    return fleet_file(path, launching=launching)
+
+
+def fleet_file(path: Path, *, launching: bool = False) -> FleetFile:
+    changes = path.with_name("changes.json")
+    return FleetFile(path, ENGINE_PARAMETERS, launching=launching, changes=changes)
 
 
 def refusal(folder: Path, text: str, *, launching: bool = False) -> str:
@@ -67,7 +72,7 @@ def test_what_is_said_counts(tmp_path: Path):
 
 
 def test_the_example_has_two_datacenters_of_two_deployments_that_are_started_here():
-    fleet = FleetFile(EXAMPLE, ENGINE_PARAMETERS, launching=True).read()
+    fleet = fleet_file(EXAMPLE, launching=True).read()
     assert fleet.datacenters == ("east", "west")
     places = [deployment.datacenter for deployment in fleet.deployments]
     assert sorted(places) == ["east", "east", "west", "west"]
@@ -103,7 +108,7 @@ def test_a_file_without_models_or_that_is_not_there_is_refused(tmp_path: Path):
         tmp_path, "models = []\ndatacenters = []\ndeployments = []"
     )
     with pytest.raises(FleetInvalid, match="cannot be read: No such file"):
-        FleetFile(tmp_path / "none.toml", ENGINE_PARAMETERS, launching=False).read()
+        fleet_file(tmp_path / "none.toml").read()
 
 
 def test_only_mock_and_llama_cpp_are_started_here_and_only_by_serve(tmp_path: Path):
@@ -128,3 +133,65 @@ def test_a_change_of_the_file_is_seen_once(tmp_path: Path):
     assert (deployment.slots, file.changed()) == (9, False)
     (tmp_path / "fleet.toml").unlink()
     assert file.changed()
+
+
+SECOND = {
+    "id": "east-2",
+    "model": "acme/echo-1",
+    "datacenter": "east",
+    "engine": "vllm",
+    "base_url": "http://127.0.0.1:9001/v1",
+    "slots": 4,
+}
+
+
+def test_edits_are_laid_over_the_file_and_last(tmp_path: Path):
+    file = source(tmp_path, PLAIN)
+    file.add(SECOND)
+    file.drain("east-1", draining=True)
+    file.move("east-2", {"slots": 5})
+    first, second = fleet_file(tmp_path / "fleet.toml").read().deployments
+    assert (first.id, first.draining) == ("east-1", True)
+    assert (second.id, second.draining, second.slots) == ("east-2", False, 5)
+    file.drain("east-1", draining=False)
+    file.remove("east-2")
+    (first,) = file.read().deployments
+    assert not first.draining
+    file.remove("east-1")
+    assert file.read().deployments == ()
+    file.add({**SECOND, "id": "east-1"})
+    (first,) = file.read().deployments
+    assert first.base_url == SECOND["base_url"]
+    assert (tmp_path / "fleet.toml").read_text() == PLAIN
+
+
+def test_an_edit_that_cannot_be_is_refused_and_not_kept(tmp_path: Path):
+    file = source(tmp_path, PLAIN)
+    before = file.read()
+    for edit, said in (
+        (lambda: file.add({**SECOND, "slotz": 1}), "Did you mean slots"),
+        (lambda: file.add({**SECOND, "id": "east-1"}), "already"),
+        (lambda: file.add({**SECOND, "base_url": "https://x"}), "base_url is not an http://"),
+        (lambda: file.add({}), "missing required field"),
+        (lambda: file.drain("east-3", draining=True), "Did you mean east-1"),
+        (lambda: file.move("east-1", {"datacenter": "west"}), "not there: west"),
+        (lambda: file.remove("west-1"), "There is no deployment west-1."),
+    ):
+        with pytest.raises(FleetInvalid, match=said):
+            edit()
+    assert file.read() == before
+
+
+def test_an_edit_can_be_taken_back(tmp_path: Path):
+    file = source(tmp_path, PLAIN)
+    before = file.read()
+    file.add(SECOND)
+    file.undo()
+    assert file.read() == before
+
+
+def test_changes_that_are_damaged_are_said(tmp_path: Path):
+    file = source(tmp_path, PLAIN)
+    (tmp_path / "changes.json").write_text("{")
+    with pytest.raises(FleetInvalid, match=r"changes\.json: it cannot be read"):
+        file.read()

@@ -3,67 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
-from prime_inference.adapters.files.fleet_file import FleetFile
-from prime_inference.compose import ENGINE_PARAMETERS
 from prime_inference.engines.mock import MockEngine, expected_text
-from prime_inference.gateway.live_fleet import LiveFleet
 
 from .conftest import StartGateway
-from .running import MESSAGES, MODEL, RunningGateway, eventually
-
-POLL_SECONDS = 0.02
-
-
-class Fleet:
-    """A fleet file that a gateway follows."""
-
-    def __init__(self, folder: Path, **engines: MockEngine) -> None:
-        self.path = folder / "fleet.toml"
-        self._engines = engines
-        self.live: LiveFleet | None = None
-
-    def write(self, *names: str, model: str = MODEL, more: str = "") -> None:
-        """Replace the file: `names` are deployments, each at the engine of that name."""
-        text = f'[[models]]\nid = "{model}"\nrevision = "r1"\ncontext_tokens = 4096\n'
-        text += '[[datacenters]]\nid = "east"\n'
-        for name in names:
-            text += f'[[deployments]]\nid = "{name}"\nmodel = "{model}"\ndatacenter = "east"\n'
-            text += f'engine = "vllm"\nslots = 256\nbase_url = "{self._engines[name].base_url}"\n'
-        draft = self.path.with_suffix(".draft")
-        draft.write_text(text + more)
-        draft.replace(self.path)
-
-    def move(self, name: str, engine: MockEngine) -> None:
-        """From the next `write` on, that deployment is at another engine."""
-        self._engines[name] = engine
-
-    def follow(self, live: LiveFleet) -> Coroutine[Any, Any, None]:
-        self.live = live
-        source = FleetFile(self.path, ENGINE_PARAMETERS, launching=False)
-        live.replace(source.read())
-        return live.follow(source, poll_seconds=POLL_SECONDS)
-
-    async def taken(self, reloads: int, *, refused: int = 0) -> None:
-        """Wait until so many changes were taken over, and so many refused."""
-        assert self.live is not None
-        live = self.live
-        await eventually(lambda: (live.reloads, live.failed_reloads) == (reloads, refused), 10)
-
-
-async def started(start_gateway: StartGateway, fleet: Fleet) -> RunningGateway:
-    gateway = await start_gateway(follow=fleet.follow)
-    await eventually(lambda: fleet.live is not None)
-    return gateway
+from .followed_file import FollowedFile, started
+from .running import MESSAGES, eventually
 
 
 async def test_requests_go_on_where_a_deployment_is_gone_and_new_ones_go_elsewhere(
     start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine
 ):
-    fleet = Fleet(tmp_path, one=engine, two=spare)
+    fleet = FollowedFile(tmp_path, one=engine, two=spare)
     fleet.write("one")
     gateway = await started(start_gateway, fleet)
     engine.behave("pace-20ms")
@@ -81,7 +33,7 @@ async def test_requests_go_on_where_a_deployment_is_gone_and_new_ones_go_elsewhe
 async def test_a_deployment_that_moves_is_asked_at_its_new_address(
     start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine
 ):
-    fleet = Fleet(tmp_path, one=engine)
+    fleet = FollowedFile(tmp_path, one=engine)
     fleet.write("one")
     gateway = await started(start_gateway, fleet)
     await gateway.chat()
@@ -95,7 +47,7 @@ async def test_a_deployment_that_moves_is_asked_at_its_new_address(
 async def test_a_deployment_that_drains_is_offered_nothing(
     start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine
 ):
-    fleet = Fleet(tmp_path, one=spare, two=engine)
+    fleet = FollowedFile(tmp_path, one=spare, two=engine)
     fleet.write("one", "two")
     gateway = await started(start_gateway, fleet)
     fleet.write("one", "two", more="draining = true")  # the last table is that of `two`
@@ -113,7 +65,7 @@ async def test_a_deployment_that_drains_is_offered_nothing(
 async def test_a_file_that_is_wrong_changes_nothing_and_is_told(
     start_gateway: StartGateway, tmp_path: Path, engine: MockEngine
 ):
-    fleet = Fleet(tmp_path, one=engine)
+    fleet = FollowedFile(tmp_path, one=engine)
     fleet.write("one")
     gateway = await started(start_gateway, fleet)
     fleet.write("one", more="slotz = 3")
@@ -132,7 +84,7 @@ async def test_a_file_that_is_wrong_changes_nothing_and_is_told(
 async def test_no_request_notices_that_deployments_come_and_go(
     start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine
 ):
-    fleet = Fleet(tmp_path, one=engine, two=spare)
+    fleet = FollowedFile(tmp_path, one=engine, two=spare)
     fleet.write("one", "two")
     gateway = await started(start_gateway, fleet)
     engine.behave("pace-1ms")
@@ -158,7 +110,7 @@ async def test_no_request_notices_that_deployments_come_and_go(
 async def test_models_come_and_go_with_the_fleet(
     start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine
 ):
-    fleet = Fleet(tmp_path, one=engine, two=spare)
+    fleet = FollowedFile(tmp_path, one=engine, two=spare)
     fleet.write("one")
     gateway = await started(start_gateway, fleet)
     fleet.write("two", model="acme/other")

@@ -168,13 +168,14 @@ def _server(
 def run_server(
     server: Callable[[Announce], Coroutine[Any, Any, None]], terminal: Terminal, *, as_json: bool
 ) -> None:
-    """Run a server and announce it. Raises PortUnavailable, ServerFailed."""
+    """Run a server and announce it. Raises PortUnavailable, ServerFailed, typer.Exit."""
     import logging
 
     import msgspec
 
     from prime_inference import compose
     from prime_inference.domain.errors import CannotStart
+    from prime_inference.gateway.stop_signal import StoppedAtOnce
 
     level = logging.WARNING if as_json else logging.INFO  # a program that reads JSON asks metrics
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -186,8 +187,12 @@ def run_server(
         else:
             terminal.line(announcement(endpoint))
 
+    # a shell starts what is to run in the background with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         compose.run(server(announce))
+    except StoppedAtOnce as stopped:
+        raise typer.Exit(128 + stopped.number) from stopped
     except CannotStart as error:
         raise ServerFailed(str(error)) from error
     except OSError as error:  # taken by another program since it was tried

@@ -41,6 +41,11 @@ class EngineLauncher:
                 raise FleetInvalid(
                     f"{name} runs here and cannot become another: give the new one another id."
                 )
+        for deployment in fleet.deployments:
+            if deployment.id in self._running and deployment.id not in wishes:
+                raise FleetInvalid(
+                    f"{deployment.id} runs here and cannot move: add one elsewhere, and remove it."
+                )
         new = {name: wish for name, wish in wishes.items() if name not in self._running}
         engines = {name: await self._engine(wish) for name, wish in new.items()}
         failures = await asyncio.gather(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from prime_inference.domain.errors import CannotStart
@@ -22,14 +24,14 @@ START_SECONDS = 300.0  # a 100 GB model from a slow disk
 STOP_SECONDS = 5.0  # SIGTERM ends it at once; only a process that the kernel holds takes longer
 PROBE_SECONDS = 10.0  # between two looks at whether the engine still works
 STUCK_SECONDS = 60.0  # a batch of a 70B model on a few cores takes half of that
-STDERR_BYTES = 4096  # about 30 lines; a file that cannot be loaded makes 15
+STDERR_BYTES = 16 * 1024  # about 120 lines; a file that cannot be loaded makes 30
 
 
 class EngineFailed(CannotStart):
-    """The engine could not be started; `log_lines` are its last words."""
+    """The engine could not be started; `log_lines` are its last words, for whoever wants them."""
 
     def __init__(self, message: str, log_lines: list[str]) -> None:
-        super().__init__("\n  ".join([message, *log_lines]))
+        super().__init__(message)
         self.log_lines = log_lines
 
 
@@ -40,6 +42,7 @@ class SupervisedEngine(ABC):
     dies sees its connection break; those that follow are refused until it is back.
     """
 
+    program: ClassVar[str]
     environment: ClassVar[Mapping[str, str]] = {}  # over that of this process
     probe_path: ClassVar[str]  # answered by whatever does the engine's work
 
@@ -47,10 +50,14 @@ class SupervisedEngine(ABC):
         self,
         subject: str,
         *,
+        causes: str = "",
+        log_file: Path | None = None,
         probe_seconds: float = PROBE_SECONDS,
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
-        self._subject = subject  # what it loads, in words
+        self._subject = subject
+        self._causes = causes
+        self._log_file = log_file
         self._probe_seconds = probe_seconds
         self._stuck_seconds = stuck_seconds
         self._reservation: socket.socket | None = None
@@ -121,22 +128,27 @@ class SupervisedEngine(ABC):
         try:
             line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
         except TimeoutError:
-            raise EngineFailed(
-                f"The engine did not load {self._subject} within {START_SECONDS:.0f} s.",
-                self._last_words(),
+            raise self._failed(
+                f"The engine did not load {self._subject} within {START_SECONDS:.0f} s"
             ) from None
         if not line:
             await process.wait()
             await self._drain
-            raise EngineFailed(f"The engine could not load {self._subject}.", self._last_words())
+            raise self._failed(f"The engine could not load {self._subject}{self._causes}")
+
+    def _failed(self, what: str) -> EngineFailed:
+        """The error for a process that did not start; its last words go to the log file."""
+        lines = self._stderr.decode(errors="replace").splitlines()
+        if self._log_file is not None and lines:
+            with contextlib.suppress(OSError):  # it is told all the same
+                self._log_file.write_bytes(self._stderr)
+                return EngineFailed(f"{what}. {self.program}'s log is in {self._log_file}.", lines)
+        return EngineFailed(f"{what}.", lines)
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         while data := await process.stderr.read(STDERR_BYTES):
             self._stderr = (self._stderr + data)[-STDERR_BYTES:]
-
-    def _last_words(self) -> list[str]:
-        return self._stderr.decode(errors="replace").splitlines()
 
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ tries: `_Tries` is made when something has gone wrong.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ Attempt = Callable[[Upstream, Slot], Awaitable[T]]
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
-LONGEST_PAUSE = 5.0  # an upstream that asks for more is passed on to the client
+LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed on to the client
 
 
 class Failover:
@@ -112,6 +113,7 @@ class _Tries:
         self._begun: Deployment | None = None  # that wrote a part of what was sent
         self._pieces = 0  # attempts that had brought content by the last failure
         self._cut: UpstreamFailure | None = None  # what broke the answer off
+        self._paused = 0.0  # seconds
 
     def refused(self, upstream: Upstream, refusal: Refusal) -> None:
         """It had no slot."""
@@ -191,10 +193,11 @@ class _Tries:
     async def _pause(self) -> None:
         """Let a moment pass before the next round."""
         worst = self._worst()
-        pause = next(self._pauses, None)
-        if pause is None or not self._worth_another_round(worst):
+        pause = max(next(self._pauses, math.inf), worst.retry_after or 0.0)
+        self._paused += pause
+        if not self._worth_another_round(worst):
             raise worst
-        await asyncio.sleep(max(pause, worst.retry_after or 0.0))
+        await asyncio.sleep(pause)
         self._seen.clear()
         self._earlier, self._failures = self._failures, []
 
@@ -238,7 +241,7 @@ class _Tries:
         """Not for what a pause does not change: a context, clocks that ran out, too long a pause."""
         if isinstance(worst, UpstreamTimeout | ContextTooSmall):
             return False
-        return self._count < MOST_TRIES and (worst.retry_after or 0.0) <= LONGEST_PAUSE
+        return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
 
     def _worst(self) -> UpstreamFailure:
         if self._cut is not None:  # not that nobody could go on

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.fleet import Fleet, FleetInvalid
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
-from prime_inference.ports.fleet import FleetSource, Launcher
+from prime_inference.ports.fleet import FleetEditor, Launcher
 from prime_inference.reliability.guard import Guard
-from prime_inference.wire.http_client import Origin
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,9 @@ class LiveFleet:
         self._catalog = catalog
         self._upstreams = upstreams
         self._guard = guard
+        self._editor: FleetEditor | None = None
+        self._launcher: Launcher | None = None
+        self._one_at_a_time = asyncio.Lock()
         self.fleet: Fleet | None = None  # None: it was given by the command line
         self.reloads = 0
         self.failed_reloads = 0
@@ -36,7 +39,6 @@ class LiveFleet:
 
     def replace(self, fleet: Fleet) -> None:
         """Serve this one from now on. Raises FleetInvalid, and then nothing has changed."""
-        check(fleet)
         try:
             self._guard.configure(fleet.deployments)
         except ValueError as error:  # the deployment of that id still drains
@@ -48,26 +50,48 @@ class LiveFleet:
 
     async def follow(
         self,
-        source: FleetSource,
+        fleet: Fleet,
+        editor: FleetEditor,
         launcher: Launcher | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """Take over every change of `source`, for ever. A bad one leaves the fleet as it is."""
+        """Take over every change of `editor`, for ever; `fleet` is served already.
+
+        A bad one leaves the fleet as it is.
+        """
+        self.fleet, self._editor, self._launcher = fleet, editor, launcher
         while True:
             await asyncio.sleep(poll_seconds)
-            if await asyncio.to_thread(source.changed):
-                await self.reload(source, launcher)
-            if launcher is not None:
-                await launcher.stop_all_but(self.in_use())
+            async with self._one_at_a_time:
+                if await asyncio.to_thread(editor.changed):
+                    await self._reload(editor)
+                if launcher is not None:
+                    await launcher.stop_all_but(self._in_use())
 
-    async def reload(self, source: FleetSource, launcher: Launcher | None) -> None:
-        """Take over what `source` says now, or note why not."""
+    async def edit(self, change: Callable[[FleetEditor], None]) -> None:
+        """Change the fleet and serve it. Raises FleetInvalid, and then nothing has changed."""
+        editor = self._editor
+        if editor is None:
+            raise FleetInvalid(
+                "This gateway has the one upstream of its command line: start it with --config."
+            )
+        async with self._one_at_a_time:
+            await asyncio.to_thread(change, editor)
+            await self._reload(editor)
+            if self.error is not None:
+                error = self.error
+                await asyncio.to_thread(editor.undo)
+                await self._reload(editor)
+                raise FleetInvalid(error)
+
+    async def _reload(self, editor: FleetEditor) -> None:
+        """Serve what is wanted now, or note why not."""
         try:
-            fleet = await asyncio.to_thread(source.read)
+            fleet = await asyncio.to_thread(editor.read)
             if self.fleet is not None:
                 fleet.may_follow(self.fleet)
-            if launcher is not None:
-                fleet = await launcher.start(fleet)
+            if self._launcher is not None:
+                fleet = await self._launcher.start(fleet)
             self.replace(fleet)
         except CannotStart as error:
             self.failed_reloads += 1
@@ -77,19 +101,10 @@ class LiveFleet:
             self.reloads += 1
             self.error = None
 
-    def in_use(self) -> set[str]:
+    def _in_use(self) -> set[str]:
         """Deployments that are served, or still have requests."""
         served = self.fleet.deployments if self.fleet is not None else ()
         return {one.id for one in served} | {one.id for one in self._guard.status()}
-
-
-def check(fleet: Fleet) -> None:
-    """Raises FleetInvalid for a base URL that is none."""
-    for deployment in fleet.deployments:
-        try:
-            Origin.parse(deployment.base_url)
-        except ValueError as error:
-            raise FleetInvalid(f"{deployment.id}: base_url is {error}") from error
 
 
 def _tell(before: Fleet | None, after: Fleet) -> None:

@@ -83,6 +83,7 @@ class StreamRelay:
             model=self._operation.model,
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
+            alternatives=self._operation.alternatives,
         )
         self._stream.said = said
         return self._stream

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 from prime_inference.domain.fleet import Fleet
 
@@ -17,6 +17,30 @@ class FleetSource(Protocol):
 
     def changed(self) -> bool:
         """Whether it may be another than the one that was read last."""
+        ...
+
+
+class FleetEditor(FleetSource, Protocol):
+    """A fleet that an operator changes. Every edit raises FleetInvalid, and then is not made."""
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Add a deployment, given by the keys of the fleet file."""
+        ...
+
+    def drain(self, deployment: str, *, draining: bool) -> None:
+        """Offer it no more requests, or offer it requests again."""
+        ...
+
+    def move(self, deployment: str, place: Mapping[str, Any]) -> None:
+        """Give it another `base_url`, `datacenter` or number of `slots`."""
+        ...
+
+    def remove(self, deployment: str) -> None:
+        """Take it out; its requests go on."""
+        ...
+
+    def undo(self) -> None:
+        """Take the last edit back."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, inspect
 
+from prime_inference.adapters.files.fleet_changes import FleetChanges
 from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch
 from prime_inference.domain.models import Deployment, EngineKind, Model, Pricing
 from prime_inference.domain.suggestions import did_you_mean
+from prime_inference.wire.http_client import Origin
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=1)]
@@ -86,10 +88,11 @@ class FleetEntries(Struct, frozen=True):
 
 
 class FleetFile:
-    """Implements `ports.fleet.FleetSource`.
+    """Implements `ports.fleet.FleetEditor`.
 
     `parameters` are those that each kind of engine honours; `launching` says whether
-    deployments without a base URL can be started.
+    deployments without a base URL can be started. Edits are kept in `changes`, since the
+    file is its author's.
     """
 
     def __init__(
@@ -98,24 +101,73 @@ class FleetFile:
         parameters: Mapping[EngineKind, frozenset[str]],
         *,
         launching: bool,
+        changes: Path,
     ) -> None:
         self._path = path
+        self._changes_path = changes
         self._parameters = parameters
         self._launching = launching
         self._seen: tuple[int, ...] = ()
+        self._before = FleetChanges()  # the last edit; `undo` goes back to it
 
     def read(self) -> Fleet:
         self._seen = self._stamp()
+        return self._read(FleetChanges.load(self._changes_path))
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        name = str(entry.get("id"))
+        if name in self._names():
+            raise FleetInvalid(f"There is a deployment {name} already.")
+        self._change(lambda changes: changes.with_deployment(entry))
+
+    def drain(self, deployment: str, *, draining: bool) -> None:
+        self._require(deployment)
+        self._change(lambda changes: changes.with_draining(deployment, draining))
+
+    def move(self, deployment: str, place: Mapping[str, Any]) -> None:
+        entry = self._require(deployment)
+        self._change(lambda changes: changes.with_deployment({**entry, **place}))
+
+    def remove(self, deployment: str) -> None:
+        self._require(deployment)
+        self._change(lambda changes: changes.without(deployment))
+
+    def undo(self) -> None:
+        self._before.save(self._changes_path)
+
+    def _names(self) -> dict[str, dict[str, Any]]:
+        values = FleetChanges.load(self._changes_path).over(self._values())
+        return {str(one["id"]): one for one in values["deployments"]}
+
+    def _require(self, deployment: str) -> dict[str, Any]:
+        entries = self._names()
+        if deployment not in entries:
+            raise FleetInvalid(
+                f"There is no deployment {deployment}.{did_you_mean(deployment, entries)}"
+            )
+        return entries[deployment]
+
+    def _change(self, change: Callable[[FleetChanges], FleetChanges]) -> None:
+        before = FleetChanges.load(self._changes_path)
+        after = change(before)
+        self._read(after)
+        after.save(self._changes_path)
+        self._before = before
+
+    def _read(self, changes: FleetChanges) -> Fleet:
+        values = self._values()
         try:
-            values = tomllib.loads(self._path.read_text(encoding="utf-8"))
+            return self._fleet(self._entries(changes.over(values)))
+        except FleetInvalid as error:
+            raise self._invalid(str(error)) from error
+
+    def _values(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self._path.read_text(encoding="utf-8"))
         except OSError as error:
             raise self._invalid(f"it cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise self._invalid(f"it is not TOML: {error}") from error
-        try:
-            return self._fleet(self._entries(values))
-        except FleetInvalid as error:
-            raise self._invalid(str(error)) from error
 
     def changed(self) -> bool:
         return self._stamp() != self._seen
@@ -170,6 +222,8 @@ class FleetFile:
 
     def _deployment(self, entry: DeploymentEntry) -> Deployment:
         engine: EngineKind = "vllm" if entry.engine == "mock" else entry.engine
+        if entry.base_url:
+            _check_url(entry)
         known = self._parameters[engine]
         for name in (entry.parameters or frozenset()) - frozenset().union(
             *self._parameters.values()
@@ -192,6 +246,13 @@ class FleetFile:
         if entry.schema_alternatives is None:
             return deployment
         return replace(deployment, schema_alternatives=entry.schema_alternatives)
+
+
+def _check_url(entry: DeploymentEntry) -> None:
+    try:
+        Origin.parse(entry.base_url)
+    except ValueError as error:
+        raise FleetInvalid(f"{entry.id}: base_url is {error}") from error
 
 
 def _model(entry: ModelEntry) -> Model:

@@ -25,6 +25,7 @@ __all__ = ["EngineFailed", "LocalEngine"]
 class LocalEngine(SupervisedEngine):
     """One llama.cpp server in a child process."""
 
+    program = "llama.cpp"
     environment = ENGINE_ENVIRONMENT
     # asks the thread that does all the work; /health answers even when a huge grammar holds it
     probe_path = "/slots"
@@ -35,10 +36,18 @@ class LocalEngine(SupervisedEngine):
         *,
         slots: int,
         context_tokens: int,
+        log_file: Path | None = None,
         probe_seconds: float = PROBE_SECONDS,
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
-        super().__init__(str(model_file), probe_seconds=probe_seconds, stuck_seconds=stuck_seconds)
+        super().__init__(
+            str(model_file),
+            causes=f" with {slots} slots of {context_tokens} tokens: the file may be cut short,"
+            " damaged or of a kind that llama.cpp does not know, or memory is short",
+            log_file=log_file,
+            probe_seconds=probe_seconds,
+            stuck_seconds=stuck_seconds,
+        )
         self._model_file = model_file
         self._slots = slots
         self._context_tokens = context_tokens

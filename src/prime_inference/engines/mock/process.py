@@ -24,6 +24,7 @@ class MockSettings(Struct, frozen=True):
 class MockProcess(SupervisedEngine):
     """One mock engine in a child process."""
 
+    program = "The mock engine"
     probe_path = "/health"  # one thread does everything
 
     def __init__(
