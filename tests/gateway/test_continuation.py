@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
 from .running import CONTEXT_TOKENS, MESSAGES, RunningGateway, Streamed, deployment, running
+from .scripted_engine import DONE, delta, event, scripted
 
 SHORT = ClockLimits(connect=1, first_token=2, idle=0.3, tail=0.3, total=10)
 TOKENS = 30
-LAST_MESSAGE = [*MESSAGES, {"role": "assistant", "content": "Once"}]
 
 Pairs = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 
@@ -174,21 +175,22 @@ SCHEMA = {
 }
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
-    "a tool call": {"tools": [TOOL], "tool_choice": "required"},
-    "a schema": {"response_format": SCHEMA},
-    "several choices": {"n": 2},
+    "tool_choice": {"tools": [TOOL], "tool_choice": "required"},
+    "response_format": {"response_format": SCHEMA},
+    "several_choices": {"n": 2},
 }
 
 
-@pytest.mark.parametrize("fields", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+@pytest.mark.parametrize("obstacle", IMPOSSIBLE)
 async def test_an_answer_that_cannot_go_on_ends_with_one_error_at_once(
-    pairs: Pairs, spare: MockEngine, fields: dict[str, Any]
+    pairs: Pairs, spare: MockEngine, obstacle: str
 ):
     behaviour = "cut-after-2"
     async with pairs([behaviour]) as gateway:
-        streamed = await stream(gateway, behaviour, **fields)
+        streamed = await stream(gateway, behaviour, **IMPOSSIBLE[obstacle])
     assert streamed.error is not None
     assert streamed.error["code"] == "upstream_cut"
+    assert streamed.error["metadata"]["not_continued"] == obstacle
     assert not streamed.done
     assert spare.requests == []
 
@@ -198,6 +200,7 @@ async def test_tool_calls_begun_by_choice_are_not_continued(pairs: Pairs, spare:
     async with pairs([behaviour]) as gateway:
         streamed = await stream(gateway, behaviour, tools=[TOOL])
     assert streamed.error is not None
+    assert streamed.error["metadata"]["not_continued"] == "tool_call"
     assert spare.requests == []
 
 
@@ -260,8 +263,99 @@ async def test_the_accounts_name_one_generation(pairs: Pairs):
     async with pairs([behaviour], then=f"answer-{TOKENS}") as gateway:
         await stream(gateway, behaviour)
         (generation,) = await gateway.generations(1)
+        assert await gateway.metric("prime_continuations_total", model=f"m/{behaviour}") == 1
     assert generation["outcome"] == "complete"
     assert generation["deployment"] == f"m/{behaviour}-1"
+    assert generation["continuations"] == 1
     usage = generation["usage"]
     expected = expected_usage(MESSAGES, length=TOKENS)
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == expected
+
+
+async def test_a_stop_string_that_straddles_the_seam_ends_the_answer(start_gateway: StartGateway):
+    async with (
+        scripted(delta(content="one"), delta(content=" tw")) as first,
+        scripted(delta(content="o"), delta(content=" three"), delta("stop"), DONE) as second,
+    ):
+        gateway = await start_gateway(first.base_url, second.base_url)
+        streamed = await gateway.stream(stop=["two"])
+    assert streamed.text() == "one tw"  # what was sent cannot be taken back
+    assert [finish for finish in streamed.finish_reasons() if finish] == ["stop"]
+    assert streamed.done
+    assert second.bodies[0]["messages"][-1] == {"role": "assistant", "content": "one tw"}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [delta(reasoning_content="hm")],
+        [delta(reasoning_content="hm"), delta(content="so")],  # its tokens are not known
+        [delta(content="so"), delta(refusal="no")],
+    ],
+    ids=["thinking", "after thinking", "refusing"],
+)
+async def test_what_a_template_would_leave_out_is_not_continued_by_text(
+    start_gateway: StartGateway, sent: list[bytes]
+):
+    async with scripted(*sent) as first, scripted(delta(content="?"), DONE) as second:
+        gateway = await start_gateway(first.base_url, second.base_url)
+        streamed = await gateway.stream()
+    assert streamed.error is not None
+    assert streamed.error["code"] == "upstream_cut"
+    assert second.bodies == []
+
+
+async def test_an_answer_that_has_thought_goes_on_from_its_tokens(start_gateway: StartGateway):
+    ids = [event({"choices": [], "prompt_token_ids": [1, 2]})]
+    thought = {"index": 0, "delta": {"reasoning_content": "hm"}, "token_ids": [3]}
+    said = {"index": 0, "delta": {"content": "so"}, "token_ids": [4, 5]}
+    begun = [*ids, event({"choices": [thought]}), event({"choices": [said]})]
+    more = {"index": 0, "text": " it is", "finish_reason": None, "token_ids": [6, 7]}
+    end = {"index": 0, "text": "", "finish_reason": "stop"}
+    async with (
+        scripted(*begun) as first,
+        scripted(event({"choices": [more]}), event({"choices": [end]}), DONE) as second,
+    ):
+        gateway = await start_gateway(first.base_url, second.base_url)
+        streamed = await gateway.stream()
+    assert streamed.text() == "so it is"
+    assert streamed.done
+    assert second.bodies[0]["prompt"] == [1, 2, 3, 4, 5]
+    assert second.bodies[0]["max_tokens"] == CONTEXT_TOKENS - 5
+
+
+async def test_an_engine_of_unknown_make_takes_up_no_chat(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    """It might begin a new answer, and the client would read two."""
+    gateway = await start_gateway(engine, spare, kinds=["openai", "openai"])
+    engine.behave("cut-after-3")
+    streamed = await gateway.stream()
+    assert streamed.error is not None
+    assert spare.requests == []
+
+
+async def test_a_prompt_too_long_to_name_its_tokens_goes_on_by_text(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare)
+    engine.behave(f"cut-after-3.answer-{TOKENS}")
+    spare.behave(f"answer-{TOKENS}")
+    messages = [{"role": "user", "content": "x" * 70_000}]
+    streamed = await gateway.stream(messages=messages)
+    assert streamed.text() == expected_text(messages, length=TOKENS)
+    assert "return_token_ids" not in engine.requests[-1].json
+    assert spare.requests[-1].path == "/v1/chat/completions"
+
+
+async def test_the_total_clock_ends_an_answer_wherever_it_has_moved(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare, clocks=replace(SHORT, total=0.6))
+    engine.behave("cut-after-5.pace-20ms.answer-500")
+    spare.behave("pace-20ms.answer-500")
+    streamed = await gateway.stream()
+    assert streamed.error is not None
+    assert streamed.error["metadata"]["clock"] == "total"
+    assert streamed.error["metadata"]["not_continued"] == "total"
+    assert (len(engine.requests), len(spare.requests)) == (1, 1)

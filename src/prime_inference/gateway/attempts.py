@@ -7,6 +7,7 @@ from prime_inference.domain.errors import (
     UpstreamFailure,
     UpstreamMalformed,
     UpstreamRefused,
+    UpstreamTimeout,
 )
 from prime_inference.domain.models import Model
 from prime_inference.gateway import continuation
@@ -50,7 +51,8 @@ class Attempts:
 
         `keep_record`: another deployment may have to go on with this answer.
         """
-        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
+        since = run.started if relay.committed else None  # one answer, one total
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since)
         response: Response | None = None
         relay.brought_content = False
         try:
@@ -61,6 +63,8 @@ class Attempts:
             await relay.relay(response, clocks)
         except UpstreamFailure as failure:
             if not self._is_long_enough(run, relay, upstream):
+                if relay.committed:
+                    self._judge(run, relay, failure)
                 raise
             slot.record(outcome_of(failure, failure.upstream_status))
             relay.cut_short()
@@ -71,7 +75,6 @@ class Attempts:
                 run.pieces += 1
             if relay.committed:
                 run.committed = True
-                run.resumable = continuation.obstacle(run.operation, relay.said) is None
                 run.first_token = relay.first_content_at - run.started
             if response is not None:
                 response.release() if relay.complete else response.close()
@@ -118,11 +121,22 @@ class Attempts:
             except (UpstreamRefused, ContextLengthExceeded):
                 continue  # a fault of the continuation, not of the client's request
             said.taken_up(
-                how.id_source if piece.by_ids else None, withheld=how.id_source == "logprobs"
+                how.id_source if piece.by_ids else None,
+                withheld=continuation.withholds(operation, how),
             )
             relay.resume(slot.first_token, said, operation.stops)
             return response
         raise UpstreamRefused("The model's engine cannot go on with this answer.")
+
+    @staticmethod
+    def _judge(run: Run, relay: StreamRelay, failure: UpstreamFailure) -> None:
+        """Note whether another engine can go on; the client is told why, if none can."""
+        obstacle = continuation.obstacle(run.operation, relay.said)
+        if isinstance(failure, UpstreamTimeout) and failure.clock == "total":
+            obstacle = "total"
+        run.resumable = obstacle is None
+        if obstacle is not None:
+            failure.details["not_continued"] = obstacle
 
     @staticmethod
     def _is_long_enough(run: Run, relay: StreamRelay, upstream: Upstream) -> bool:

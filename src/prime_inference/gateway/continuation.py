@@ -83,10 +83,15 @@ def begin(operation: Operation, deployment: Deployment) -> tuple[bytes, Said]:
         if len(body) > ID_BODY_BYTES:
             return body, Said(None)
         return body[:-1] + how.asks_chat, Said("token_ids")
-    if "logprobs" in operation.parameters:  # the client's own: the ids come with them
-        return body, Said("logprobs")
-    asks = how.asks_chat if operation.shape == "chat" else how.asks_text
-    return body[:-1] + asks, Said("logprobs", withheld=True)
+    withheld = withholds(operation, how)
+    if withheld:  # else the client's own bring the ids
+        body = body[:-1] + (how.asks_chat if operation.shape == "chat" else how.asks_text)
+    return body, Said("logprobs", withheld=withheld)
+
+
+def withholds(operation: Operation, how: Resumption) -> bool:
+    """Whether logprobs that come are ours, for the ids in them, and not for the client."""
+    return how.id_source == "logprobs" and "logprobs" not in operation.parameters
 
 
 def may_resume(operation: Operation) -> bool:

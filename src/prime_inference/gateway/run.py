@@ -64,4 +64,5 @@ class Run(Struct, gc=False):
             started_at=self.started_at,
             first_token_seconds=self.first_token,
             duration_seconds=now - self.started,
+            continuations=self.pieces - 1 if self.pieces > 1 else 0,
         )

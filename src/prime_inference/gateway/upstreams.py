@@ -37,7 +37,8 @@ class Upstream:
     @cached_property
     def root(self) -> HttpPool:
         """What the engine serves outside its OpenAI API. No connection is kept."""
-        origin = replace(self.pool.origin, prefix="")
+        origin = self.pool.origin
+        origin = replace(origin, prefix=origin.prefix.removesuffix("/v1"))
         return HttpPool(origin, idle=0, headers=b"content-type: application/json\r\n")
 
 
