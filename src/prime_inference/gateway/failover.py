@@ -107,6 +107,7 @@ class _Tries:
         self._moved = False  # left an ejected deployment, which is free once
         self._last = ""  # the deployment that failed last
         self._seen: set[str] = set()  # in this round
+        self._full: set[str] = set()  # of those, they had no slot
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
@@ -118,6 +119,7 @@ class _Tries:
     def refused(self, upstream: Upstream, refusal: Refusal) -> None:
         """It had no slot."""
         self._seen.add(upstream.deployment.id)
+        self._full.add(upstream.deployment.id)
         self._failures.append(refusal.error(self._run.model))
 
     def failed(self, upstream: Upstream, failure: UpstreamFailure) -> None:
@@ -198,7 +200,8 @@ class _Tries:
         if not self._worth_another_round(worst):
             raise worst
         await asyncio.sleep(pause)
-        self._seen.clear()
+        self._seen -= self._full or set(self._seen)  # who had no slot is still untried
+        self._full.clear()
         self._earlier, self._failures = self._failures, []
 
     async def _wait(self) -> tuple[Upstream, Slot]:
@@ -238,8 +241,11 @@ class _Tries:
         return allowed
 
     def _worth_another_round(self, worst: UpstreamFailure) -> bool:
-        """Not for what a pause does not change: a context, clocks that ran out, too long a pause."""
-        if isinstance(worst, UpstreamTimeout | ContextTooSmall):
+        """Not for what a pause does not change: a context, clocks that ran out, too long a pause.
+
+        Where others had no slot, it changes that.
+        """
+        if isinstance(worst, UpstreamTimeout | ContextTooSmall) and not self._full:
             return False
         return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
 

@@ -52,7 +52,7 @@ def _say(found: Count) -> None:
     print(
         f"{found.faults} faults in {found.seconds:g} s. {found.requests} requests:"
         f" {found.complete} complete, {found.lost} lost with a gateway that was killed,"
-        f" {found.burst_refused} of bursts refused, {len(found.bad)} bad;"
+        f" {found.burst_refused} refused in bursts, {len(found.bad)} bad;"
         f" {found.refusals} typed refusals, {found.connections_refused} refused connections,"
         f" slowest answer {found.slowest:.1f} s."
     )

@@ -25,6 +25,7 @@ TOKENS, PACE_MS, FIRST_TOKEN_MS = 50, 16.0, 20.0  # an answer of 0.8 s
 PER_SECOND = 12.0  # ten requests at a time: one deployment alone can take them
 BURST = 150  # requests at once: more than all slots together
 CLOCKS = Clocks(connect=1.0, first_token=3.0, idle=3.0)
+BURST_SECONDS = 6.0  # until a burst is served: its requests, twice refused, and their answers
 REFUSALS_OBEYED = 2  # as OpenAI's SDKs
 END_SECONDS = 40.0  # for the last answers
 
@@ -85,7 +86,9 @@ class World:
             for number in range(GATEWAYS)
         ]
         self.killed: list[tuple[float, str]] = []  # when, which gateway
+        self.bursts: list[float] = []  # when
         self.outcomes: list[Outcome] = []
+        self._broken: set[tuple[str, int]] = set()
         self._balancer: Balancer | None = None
         self._requests: set[asyncio.Task[None]] = set()
         self._repairs: set[asyncio.Task[None]] = set()
@@ -150,12 +153,20 @@ class World:
 
     def _break(self, fault: Fault) -> None:
         if fault.kind == "clients":
+            self.bursts.append(time.monotonic())
             for _ in range(BURST):
                 self._send(burst=True)
             return
+        broken = {place for place in self._broken if place[0] == fault.kind}
+        whole = {"engine": len(self.engines), "gateway": GATEWAYS, "store": 2}[fault.kind]
+        place = fault.kind, fault.number
+        if place in broken or len(broken) + 1 >= whole:  # a repair took longer than planned
+            return
+        self._broken.add(place)
         task = asyncio.create_task(self._play(fault))
         self._repairs.add(task)
         task.add_done_callback(self._repairs.discard)
+        task.add_done_callback(lambda _: self._broken.discard(place))
 
     async def _play(self, fault: Fault) -> None:
         match fault.kind:
@@ -232,7 +243,7 @@ def count(world: World, seed: int, seconds: float, faults: int) -> Count:
             found.complete += 1
         elif outcome.word == "error" and _was_lost(outcome.last, world.killed):
             found.lost += 1
-        elif outcome.burst and _is_refusal(outcome.last):
+        elif _is_refusal(outcome.last) and _in_burst(outcome, world.bursts):
             found.burst_refused += 1
         else:
             found.bad.append(f"{outcome.began - world.began:.1f} s: {_describe(outcome)}")
@@ -249,6 +260,12 @@ def count(world: World, seed: int, seconds: float, faults: int) -> Count:
 
 def _is_refusal(answer: Answer) -> bool:
     return answer.status in (429, 503) and answer.retry_after is not None
+
+
+def _in_burst(outcome: Outcome, bursts: list[float]) -> bool:
+    """Whether more was wanted than there are slots while this request was refused."""
+    ended = outcome.last.sent + outcome.last.seconds
+    return any(at <= ended and outcome.began <= at + BURST_SECONDS for at in bursts)
 
 
 def _was_lost(answer: Answer, killed: list[tuple[float, str]]) -> bool:
