@@ -2,8 +2,8 @@
 
 `make chaos` runs it for two minutes. The rules, which are all a client needs to know:
 
-- Whoever is refused a connection to a gateway is sent to the next one, as a load balancer
-  does. Nothing else is repeated for it.
+- Whoever gets no connection to a gateway is sent to the next one, as a load balancer does.
+  Nothing else is repeated for it.
 - A typed 429 or 503 with `Retry-After` is obeyed and asked again at most twice, as OpenAI's
   SDKs do; those refusals are counted.
 - A burst wants more than all slots together: for 6 s after it typed refusals are right.

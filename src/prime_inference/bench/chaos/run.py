@@ -264,15 +264,14 @@ def _is_refusal(answer: Answer) -> bool:
 
 def _in_burst(outcome: Outcome, bursts: list[float]) -> bool:
     """Whether more was wanted than there are slots while this request was refused."""
-    ended = outcome.last.sent + outcome.last.seconds
-    return any(at <= ended and outcome.began <= at + BURST_SECONDS for at in bursts)
+    return any(at <= outcome.last.ended and outcome.began <= at + BURST_SECONDS for at in bursts)
 
 
 def _was_lost(answer: Answer, killed: list[tuple[float, str]]) -> bool:
     """Whether the gateway that held the request was killed while it did."""
     slack = 0.05  # between the kill and the client's notice of it
     return any(
-        name == answer.gateway and answer.sent <= at + slack and at <= answer.sent + answer.seconds
+        name == answer.gateway and answer.sent <= at + slack and at <= answer.ended
         for at, name in killed
     )
 

@@ -28,12 +28,13 @@ class Answer:
     model: str = ""
     usage: dict[str, Any] | None = None
     retry_after: float | None = None
-    refused: bool = False  # no connection to the gateway
+    refused: bool = False  # no connection to the gateway: it has seen nothing
     first: float = 0.0
     seconds: float = 0.0
     longest_gap: float = 0.0  # between two pieces of content
     gateway: str = ""  # which one was asked last
     sent: float = 0.0  # monotonic clock
+    ended: float = 0.0
 
     @property
     def success(self) -> bool:
@@ -90,12 +91,13 @@ class Client:
                     _read_whole(answer, await response.aread())
                 else:
                     await _read_stream(answer, response, began)
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             answer.refused = True
             answer.error = f"no connection: {error}"
         except httpx.HTTPError as error:
             answer.error = f"{type(error).__name__}: {error}"
         answer.seconds = time.perf_counter() - began
+        answer.ended = time.monotonic()
         return answer
 
 
