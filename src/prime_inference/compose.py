@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 import secrets
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
+from prime_inference.adapters.redis.coordination import RedisCoordination
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
@@ -33,12 +33,18 @@ from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
+from prime_inference.gateway.fleet_api import FleetApi
+from prime_inference.gateway.fleet_metrics import FleetMetrics
+from prime_inference.gateway.fleet_status import fleet_view
 from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.settlement import Settlement
+from prime_inference.gateway.stop_signal import StoppedAtOnce, StopSignal
 from prime_inference.gateway.upstreams import Upstreams
-from prime_inference.ports.catalog import Catalog
+from prime_inference.ports.catalog import ChangingCatalog
+from prime_inference.ports.coordination import Coordination
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.settings import Settings
@@ -88,6 +94,17 @@ class ListenOptions:
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     clocks: ClockLimits = field(default_factory=ClockLimits)
+    redis_url: str | None = field(default=None, repr=False)  # it may hold a password
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a URL that is none of Redis. It need not answer."""
+        self.coordination(time.monotonic)
+
+    def coordination(self, clock: Callable[[], float]) -> Coordination:
+        """What replicas agree in."""
+        if self.redis_url is None:
+            return MemoryCoordination(clock)
+        return RedisCoordination(self.redis_url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +152,6 @@ class Endpoint:
 Announce = Callable[[Endpoint], None]
 
 
-class StoppedAtOnce(Exception):
-    """A second signal, `number`, ended a server that was draining."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a server's coroutine on the event loop that the gateway is made for."""
     uvloop.run(main)
@@ -180,16 +189,18 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(
-    catalog: Catalog,
+    catalog: ChangingCatalog,
     options: ListenOptions,
     not_ready: Callable[[], str | None],
     random: Random | None = None,
+    follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     """A gateway's two listeners over `catalog`.
 
     Yields a function that describes the endpoint for a model and one that waits for the
     signal to stop and then drains, which may raise StoppedAtOnce. `random` breaks ties
-    between deployments. Raises StateFolderError, OSError for a port in use.
+    between deployments; `follow` changes the fleet while it is served. Raises
+    StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
     loop = asyncio.get_running_loop()
@@ -201,7 +212,8 @@ async def listening(
     guard.configure(
         deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
     )
-    runner = Runner(guard, MemoryCoordination(loop.time), loop.time)
+    coordination = options.coordination(loop.time)
+    runner = Runner(guard, coordination, loop.time)
     inference = Inference(
         catalog,
         upstreams,
@@ -214,12 +226,19 @@ async def listening(
     models_api = ModelsApi(catalog, upstreams, loop.time)
     app = Gateway(Authenticator(keys), inference, models_api, metrics)
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
+    live = LiveFleet(catalog, upstreams, guard)
+    metrics.register(FleetMetrics(live))
     control = ControlListener(
-        metrics, settlement, lambda: "draining" if public_server.draining else not_ready()
+        metrics,
+        settlement,
+        lambda: "draining" if public_server.draining else not_ready(),
+        FleetApi(live, lambda: fleet_view(live, catalog, guard), keys.own_key),
     )
     control_server = HttpServer(control.handle, render_error)
-    stop_signal = _StopSignal()
-    background = [loop.create_task(control.watch_loop()), loop.create_task(runner.run())]
+    stop_signal = StopSignal()
+    background = [_for_ever(control.watch_loop()), _for_ever(runner.run())]
+    if follow is not None:
+        background.append(_for_ever(follow(live)))
     endpoint_file = EndpointFile(options.state_dir)
     try:
         host, port = await public_server.start(options.host, options.port)
@@ -247,13 +266,28 @@ async def listening(
         yield endpoint, stop
     finally:
         endpoint_file.remove()
+        await public_server.close()
         for task in background:
             task.cancel()
-        await public_server.close()
+        await asyncio.wait(background)
+        await runner.farewell()
+        await coordination.close()
         await control_server.close()
         upstreams.close()
         settlement.flush()
         access_log.close()
+
+
+def _for_ever(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run `work` beside the requests; should it end by a defect, the log has it."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s ended", task.get_coro(), exc_info=task.exception())
+
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(ended)
+    return task
 
 
 def _tune_garbage_collection() -> None:
@@ -266,34 +300,6 @@ def _tune_garbage_collection() -> None:
     gc.collect()
     gc.freeze()  # what start-up made lives for ever
     gc.set_threshold(20_000, 20, 20)
-
-
-class _StopSignal:
-    """SIGINT and SIGTERM: the first drains, the next stops at once."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._changed = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._received, number)
-
-    def _received(self, number: int) -> None:
-        self._last = number
-        self._changed.set()
-
-    async def wait(self) -> None:
-        await self._changed.wait()
-        self._changed.clear()
-
-    async def wait_again(self, drain: asyncio.Task[None]) -> int:
-        """Return 0 when `drain` is done, or the number of a second signal."""
-        second = asyncio.ensure_future(self._changed.wait())
-        await asyncio.wait({drain, second}, return_when=asyncio.FIRST_COMPLETED)
-        second.cancel()
-        drained = drain.done()
-        drain.cancel()
-        return 0 if drained else self._last
 
 
 def _authority(host: str, port: int) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -20,6 +20,7 @@ from prime_inference import compose
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.gateway.clocks import ClockLimits
+from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.wire.sse import SseFramer
 
 MODEL = "acme/echo-1"
@@ -234,19 +235,23 @@ async def running(
     clocks: ClockLimits | None = None,
     keep_alive_seconds: float = 15.0,
     not_ready: Callable[[], str | None] = lambda: None,
+    follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
+    redis_url: str | None = None,
+    catalog_models: Sequence[Model] | None = None,
 ) -> AsyncIterator[RunningGateway]:
-    """A gateway over `deployments`."""
+    """A gateway over `deployments`; `follow` may change them."""
     options = compose.ListenOptions(
         state_dir,
         port=0,
         control_port=0,
         keep_alive_seconds=keep_alive_seconds,
         clocks=clocks or ClockLimits(),
+        redis_url=redis_url,
     )
-    catalog = MemoryCatalog(models(), deployments)
+    catalog = MemoryCatalog(catalog_models or models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with (
-        compose.listening(catalog, options, not_ready, InOrder()) as (describe, _),
+        compose.listening(catalog, options, not_ready, InOrder(), follow) as (describe, _),
         httpx.AsyncClient(trust_env=False, verify=False, limits=limits, timeout=10) as client,
     ):
         endpoint = describe(MODEL)

@@ -1,4 +1,7 @@
-"""Another deployment takes over until the first content has been sent, and never after it."""
+"""Another deployment takes over until the first content has been sent, and starts anew.
+
+What happens after it is in test_continuation.py.
+"""
 
 from __future__ import annotations
 
@@ -66,15 +69,16 @@ async def test_a_whole_answer_that_fails_is_served_by_another_deployment(
 @pytest.mark.parametrize(
     "behaviour", ["cut-after-1", "end-after-1", "error-after-1", "stall-after-1"]
 )
-async def test_nothing_is_repeated_once_content_has_been_sent(
+async def test_nothing_is_repeated_once_content_has_been_sent_that_nobody_can_continue(
     start_gateway: StartGateway, engine: MockEngine, spare: MockEngine, behaviour: str
 ):
     gateway = await start_gateway(engine, spare, clocks=SHORT)
     engine.behave(behaviour)
     # content may come within 1 ms; the fifth failure in a row would open the breaker
     for _ in range(1 if behaviour == "stall-after-1" else 4):
-        streamed = await gateway.stream()
-        assert streamed.text() == expected_text(MESSAGES, 1)
+        streamed = await gateway.stream(n=2)
+        for choice in range(2):
+            assert streamed.text(choice) == expected_text(MESSAGES, 1, choice=choice)
         assert streamed.error is not None
         assert not streamed.done
     assert spare.requests == []

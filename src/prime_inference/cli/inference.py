@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from prime_inference.cli import bench, chat, gateway, kv, mock_engine, models, serve, toolcalls
+from prime_inference.cli import (
+    bench,
+    chat,
+    deployments,
+    gateway,
+    kv,
+    mock_engine,
+    models,
+    serve,
+    status,
+    toolcalls,
+)
 from prime_inference.cli.options import Command, Group, Plain
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Ask models, and serve them.")
@@ -12,6 +23,8 @@ app.command("models", cls=Command, epilog=models.EPILOG)(models.models)
 app.command("chat", cls=Command, epilog=chat.EPILOG)(chat.chat)
 app.command("serve", cls=Command, epilog=serve.EPILOG)(serve.serve)
 app.command("gateway", cls=Command, epilog=gateway.EPILOG)(gateway.gateway)
+app.command("status", cls=Command, epilog=status.EPILOG)(status.status)
+app.add_typer(deployments.app, name="deployments")
 app.command("mock-engine", cls=Command, epilog=mock_engine.EPILOG)(mock_engine.mock_engine)
 app.add_typer(bench.app, name="bench")
 app.add_typer(kv.app, name="kv")

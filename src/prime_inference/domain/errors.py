@@ -18,7 +18,9 @@
     ├── MethodUnknown                 501  invalid_request
     └── UpstreamFailure               502  provider_unavailable
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
+        ├── ContextTooSmall           400  context_length_exceeded
         ├── UpstreamUnreachable       502  provider_unavailable
+        │   └── NoConnection          (the request has reached nobody)
         ├── UpstreamMalformed         502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
@@ -209,10 +211,23 @@ class UpstreamRefused(UpstreamFailure):
     error_type = "invalid_request"
 
 
+class ContextTooSmall(UpstreamFailure):
+    """The request does not fit this deployment, whose context is smaller than the model's."""
+
+    status = ContextLengthExceeded.status
+    kind = ContextLengthExceeded.kind
+    code = ContextLengthExceeded.code
+    error_type = ContextLengthExceeded.error_type
+
+
 class UpstreamUnreachable(UpstreamFailure):
     """No connection, or it broke before any byte of an answer."""
 
     code = "upstream_unreachable"
+
+
+class NoConnection(UpstreamUnreachable):
+    """No connection was made: no deployment has seen anything of the request."""
 
 
 class UpstreamMalformed(UpstreamFailure):

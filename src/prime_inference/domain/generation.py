@@ -33,3 +33,4 @@ class Generation(Struct, frozen=True, gc=False):
     started_at: float
     first_token_seconds: float
     duration_seconds: float
+    continuations: int = 0  # times that another engine went on with the answer

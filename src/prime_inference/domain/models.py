@@ -46,3 +46,5 @@ class Deployment:
     parameters: frozenset[str] = field(default_factory=frozenset)  # OpenAI's, that it honours
     routes: frozenset[str] = frozenset({"chat/completions", "completions"})
     schema_alternatives: int = 1000  # OpenAI's limit on enum values; a schema may have so many
+    draining: bool = False  # it is offered no more requests; those it has go on
+    revision: str = ""  # if it is another than the model's, in the middle of a rollout say

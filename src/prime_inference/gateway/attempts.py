@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from prime_inference.domain.errors import UpstreamFailure, UpstreamMalformed
+from prime_inference.domain.errors import (
+    ContextLengthExceeded,
+    UpstreamFailure,
+    UpstreamMalformed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
 from prime_inference.domain.models import Model
+from prime_inference.gateway import continuation
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
+from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
+from prime_inference.reliability.outcome import outcome_of
 from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
@@ -27,24 +36,118 @@ class Attempts:
     def __init__(self, clocks: ClockLimits, deadlines: Deadlines) -> None:
         self._clocks = clocks
         self._deadlines = deadlines
+        self._prompts = PromptTokens(clocks)
 
     async def stream(
-        self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream, slot: Slot
+        self,
+        run: Run,
+        model: Model,
+        relay: StreamRelay,
+        keep_record: bool,
+        upstream: Upstream,
+        slot: Slot,
     ) -> None:
-        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
+        """One attempt at a stream; after the commit point it goes on with what was sent.
+
+        `keep_record`: another deployment may have to go on with this answer.
+        """
+        since = run.started if relay.committed else None  # one answer, one total
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since)
         response: Response | None = None
-        stream = relay.begin(slot.first_token)
+        relay.brought_content = False
         try:
-            response = await self._open(run, model, upstream, clocks)
+            if relay.committed:
+                response = await self._take_up(run, model, relay, upstream, slot, clocks)
+            else:
+                response = await self._begin(run, model, relay, keep_record, upstream, slot, clocks)
             await relay.relay(response, clocks)
+        except UpstreamFailure as failure:
+            if not self._is_long_enough(run, relay, upstream):
+                if relay.committed:
+                    self._judge(run, relay, failure)
+                raise
+            slot.record(outcome_of(failure, failure.upstream_status))
+            relay.cut_short()
         finally:
             clocks.stop()
-            run.usage = stream.usage
+            run.usage = relay.usage
+            if relay.brought_content:
+                run.pieces += 1
             if relay.committed:
                 run.committed = True
                 run.first_token = relay.first_content_at - run.started
             if response is not None:
                 response.release() if relay.complete else response.close()
+
+    async def _begin(
+        self,
+        run: Run,
+        model: Model,
+        relay: StreamRelay,
+        keep_record: bool,
+        upstream: Upstream,
+        slot: Slot,
+        clocks: AttemptClocks,
+    ) -> Response:
+        operation = run.operation
+        if not keep_record:
+            relay.begin(slot.first_token)
+            body = operation.body(upstream.deployment)
+        else:
+            body, said = continuation.begin(operation, upstream.deployment)
+            relay.begin(slot.first_token, said)
+        return await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
+
+    async def _take_up(
+        self,
+        run: Run,
+        model: Model,
+        relay: StreamRelay,
+        upstream: Upstream,
+        slot: Slot,
+        clocks: AttemptClocks,
+    ) -> Response:
+        """Have this deployment go on with the answer. Raises UpstreamFailure."""
+        operation, said, deployment = run.operation, relay.said, upstream.deployment
+        assert said is not None
+        how = continuation.resumption_of(deployment)
+        if how.tokenizes:
+            ids = await self._prompts.ids(upstream, operation, said, clocks)
+        else:
+            ids = continuation.ids_of(operation, said)
+        for piece in continuation.pieces(operation, model, deployment, said, ids):
+            try:
+                response = await self._open(run, model, upstream, clocks, piece.path, piece.body)
+            except (UpstreamRefused, ContextLengthExceeded):
+                continue  # a fault of the continuation, not of the client's request
+            said.taken_up(
+                how.id_source if piece.by_ids else None,
+                withheld=continuation.withholds(operation, how),
+            )
+            relay.resume(slot.first_token, said, operation.stops)
+            return response
+        raise UpstreamRefused("The model's engine cannot go on with this answer.")
+
+    @staticmethod
+    def _judge(run: Run, relay: StreamRelay, failure: UpstreamFailure) -> None:
+        """Note whether another engine can go on; the client is told why, if none can."""
+        obstacle = continuation.obstacle(run.operation, relay.said)
+        if isinstance(failure, UpstreamTimeout) and failure.clock == "total":
+            obstacle = "total"
+        run.resumable = obstacle is None
+        if obstacle is not None:
+            failure.details["not_continued"] = obstacle
+
+    @staticmethod
+    def _is_long_enough(run: Run, relay: StreamRelay, upstream: Upstream) -> bool:
+        """Whether all that is missing of the answer is word of its end."""
+        said = relay.said
+        if said is None or not relay.committed:
+            return False
+        if continuation.obstacle(run.operation, said) is not None:
+            return False
+        left = continuation.tokens_left(run.operation, upstream.deployment, said)
+        return left is not None and left <= 0
 
     async def whole(self, run: Run, model: Model, upstream: Upstream, slot: Slot) -> bytes:
         """The client's body. Raises ApiError."""
@@ -53,16 +156,17 @@ class Attempts:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed)
         response: Response | None = None
         try:
-            response = await self._open(run, model, upstream, clocks)
+            body = operation.body(upstream.deployment)
+            response = await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
             if streamed:
                 answer = await self._collect(run, response, clocks)
             else:
                 data = await response.read(MAX_ANSWER_BYTES)
                 if operation.route == "embeddings":
-                    body, run.usage = rebuild_embeddings(
+                    answer_body, run.usage = rebuild_embeddings(
                         data, model=model.id, inputs=operation.inputs
                     )
-                    return body
+                    return answer_body
                 answer = decode_answer(data)
                 run.usage = answer_usage(answer)
         finally:
@@ -102,14 +206,19 @@ class Attempts:
         return collector.answer()
 
     async def _open(
-        self, run: Run, model: Model, upstream: Upstream, clocks: AttemptClocks
+        self,
+        run: Run,
+        model: Model,
+        upstream: Upstream,
+        clocks: AttemptClocks,
+        path: str,
+        body: bytes,
     ) -> Response:
         """Send the request and return an answer of status 200. Raises ApiError."""
-        operation = run.operation
         response = await upstream.pool.fetch(
             "POST",
-            f"/{operation.route}",
-            operation.body(upstream.deployment),
+            path,
+            body,
             headers=b"x-request-id: %b\r\n" % run.id.encode(),
             connect_seconds=self._clocks.connect,
             watch=clocks.watch,
@@ -117,11 +226,11 @@ class Attempts:
         if response.status == 200:
             return response
         try:
-            body = await response.read(MAX_ERROR_BYTES)
+            error = await response.read(MAX_ERROR_BYTES)
         except UpstreamMalformed:  # an error page larger than any error of an API
-            body = b""
+            error = b""
         finally:
             response.close()
         raise upstream_error(
-            response.status, body, response.header(b"retry-after"), model.context_tokens
+            response.status, error, response.header(b"retry-after"), model.context_tokens
         )

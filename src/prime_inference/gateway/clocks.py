@@ -121,13 +121,20 @@ class AttemptClocks:
 
     __slots__ = ("_deadlines", "_expired", "_limits", "_name", "_response", "_total_at", "at")
 
-    def __init__(self, deadlines: Deadlines, limits: ClockLimits, *, streamed: bool) -> None:
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        limits: ClockLimits,
+        *,
+        streamed: bool,
+        since: float | None = None,  # when the total began, if not now
+    ) -> None:
         self._deadlines = deadlines
         self._limits = limits
         self._response: Response | None = None
         self._expired: UpstreamTimeout | None = None
         longest = limits.total if streamed else min(limits.whole, limits.total)
-        self._total_at = self.at = deadlines.now() + longest
+        self._total_at = self.at = (deadlines.now() if since is None else since) + longest
         self._name = "total"
         if streamed:
             self._run("first_token", limits.first_token)

@@ -1,4 +1,4 @@
-"""The control listener: live, ready, metrics. Never on the public port."""
+"""The control listener: live, ready, metrics, fleet. Never on the public port."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from prime_inference.domain.errors import MethodNotAllowed, NotFound
+from prime_inference.gateway.fleet_api import FLEET, FleetApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.wire.http import Reply, Request
@@ -22,14 +23,21 @@ class ControlListener:
     """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot."""
 
     def __init__(
-        self, metrics: Metrics, settlement: Settlement, not_ready: Callable[[], str | None]
+        self,
+        metrics: Metrics,
+        settlement: Settlement,
+        not_ready: Callable[[], str | None],
+        fleet: FleetApi,
     ) -> None:
         self._metrics = metrics
         self._settlement = settlement
         self._not_ready = not_ready
+        self._fleet = fleet
 
     async def handle(self, request: Request, reply: Reply) -> None:
-        if request.method not in ("GET", "HEAD"):
+        if request.path == FLEET or request.path.startswith(f"{FLEET}/"):
+            await self._fleet.handle(request, reply)
+        elif request.method not in ("GET", "HEAD"):
             reply.send(
                 *render_error(MethodNotAllowed(f"{request.path} takes GET.", allowed=READING))
             )
@@ -45,7 +53,9 @@ class ControlListener:
             self._settlement.flush()
             reply.send(200, [METRICS_TYPE], self._metrics.render())
         else:
-            reply.send(*render_error(NotFound("There are /live, /ready and /metrics here.")))
+            reply.send(
+                *render_error(NotFound("There are /live, /ready, /metrics and /fleet here."))
+            )
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop runs, for ever."""

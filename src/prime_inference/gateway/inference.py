@@ -9,6 +9,7 @@ from functools import partial
 
 from prime_inference.domain.errors import (
     ApiError,
+    ContextTooSmall,
     InternalFailure,
     ModelNotFound,
     UpstreamFailure,
@@ -17,6 +18,7 @@ from prime_inference.domain.errors import (
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
+from prime_inference.gateway import continuation
 from prime_inference.gateway.attempts import Attempts
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
 from prime_inference.gateway.failover import Failover
@@ -53,7 +55,7 @@ class Inference:
         self._settlement = settlement
         self.in_flight = 0
         self._deadlines = Deadlines()
-        self._failover = Failover(guard, self._deadlines)
+        self._failover = Failover(guard, upstreams, self._deadlines)
         self._attempts = Attempts(clocks, self._deadlines)
         self._keep_alive_seconds = keep_alive_seconds
 
@@ -63,7 +65,7 @@ class Inference:
         self.in_flight += 1
         try:
             model = self._model(operation)
-            run.model = model.id
+            run.model, run.revision = model.id, model.revision
             able = self._able(operation, model)
             if operation.stream:
                 await self._stream(run, model, able, reply)
@@ -129,8 +131,9 @@ class Inference:
             keep_alive_seconds=self._keep_alive_seconds,
         )
         try:
+            keep_record = len(able) > 1 and continuation.may_resume(run.operation)
             await self._failover.first_that_answers(
-                run, able, partial(self._attempts.stream, run, model, relay)
+                run, able, partial(self._attempts.stream, run, model, relay, keep_record)
             )
         except ApiError as error:
             relay.fail(error)
@@ -147,4 +150,6 @@ class Inference:
 
 def _is_failure(error: ApiError) -> bool:
     """Whether it is a deployment's failure rather than the request's own fault."""
-    return isinstance(error, UpstreamFailure) and not isinstance(error, UpstreamRefused)
+    return isinstance(error, UpstreamFailure) and not isinstance(
+        error, UpstreamRefused | ContextTooSmall
+    )

@@ -55,6 +55,7 @@ class _ModelCell:
     cached: int = 0
     completion: int = 0
     reasoning: int = 0
+    continuations: int = 0
     first_token: _Histogram = field(default_factory=lambda: _Histogram(FIRST_TOKEN_BUCKETS))
     duration: _Histogram = field(default_factory=lambda: _Histogram(DURATION_BUCKETS))
 
@@ -83,6 +84,7 @@ class _Generations(Collector):
         cell.cached += usage.cached_tokens
         cell.completion += usage.completion_tokens
         cell.reasoning += usage.reasoning_tokens
+        cell.continuations += generation.continuations
         cell.duration.observe(generation.duration_seconds)
         if generation.first_token_seconds > 0:
             cell.first_token.observe(generation.first_token_seconds)
@@ -94,6 +96,7 @@ class _Generations(Collector):
         yield self._outcomes()
         yield self._tokens()
         yield self._unmeasured()
+        yield self._continuations()
         first_token = HistogramMetricFamily(
             "prime_first_token_seconds",
             "From accepting a streamed request to the first content sent.",
@@ -129,6 +132,16 @@ class _Generations(Collector):
         for model, cell in self.models.items():
             for kind in ("prompt", "cached", "completion", "reasoning"):
                 family.add_metric([model, kind], getattr(cell, kind))
+        return family
+
+    def _continuations(self) -> Metric:
+        family = CounterMetricFamily(
+            "prime_continuations",
+            "Times that another deployment went on with an answer that had begun.",
+            labels=["model"],
+        )
+        for model, cell in self.models.items():
+            family.add_metric([model], cell.continuations)
         return family
 
     def _unmeasured(self) -> Metric:
@@ -178,6 +191,10 @@ class Metrics:
             "How late the event loop ran its last periodic call.",
             registry=self._registry,
         )
+
+    def register(self, collector: Collector) -> None:
+        """Render what `collector` has to tell, too."""
+        self._registry.register(collector)
 
     def record(self, generations: Sequence[Generation]) -> None:
         """Count finished generations. Implements `ports.generations.GenerationSink`."""

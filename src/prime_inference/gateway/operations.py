@@ -125,6 +125,12 @@ class Operation(Struct, frozen=True, gc=False):
         return _encoder.encode(body)
 
     @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        stop = self.parameters.get("stop") or []
+        return [stop] if isinstance(stop, str) else stop
+
+    @property
     def asks_nothing_special(self) -> bool:
         """Whether every deployment of the route can serve it."""
         return not self.parameters and not self.message_name

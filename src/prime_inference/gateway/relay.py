@@ -7,15 +7,18 @@ the status line but no content.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prime_inference.domain.errors import ApiError, UpstreamFailure
+from prime_inference.domain.usage import Usage
 from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http import HeaderLines, Reply, header_lines
 from prime_inference.wire.http_client import Response
+from prime_inference.wire.openai.continued import ContinuedStream
 from prime_inference.wire.openai.errors import error_object
+from prime_inference.wire.openai.said import Said
 from prime_inference.wire.openai.stream import AnswerStream
 
 STREAM_HEADERS = header_lines(
@@ -52,6 +55,7 @@ class StreamRelay:
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
         self._stream = self.begin(_nobody)
         self.first_content_at = 0.0  # event loop clock
+        self.brought_content = False  # in the present attempt
         self.complete = False
 
     @property
@@ -59,7 +63,17 @@ class StreamRelay:
         """Whether content has reached the client, so that no attempt may start over."""
         return self.first_content_at > 0
 
-    def begin(self, first_token: Callable[[], None]) -> AnswerStream:
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far, over all attempts that the answer is made of."""
+        return self._stream.usage
+
+    @property
+    def said(self) -> Said | None:
+        """What the client has been sent, if a record is kept."""
+        return self._stream.said
+
+    def begin(self, first_token: Callable[[], None], said: Said | None = None) -> AnswerStream:
         """Start a new attempt's stream; `first_token` is called when its first content comes."""
         self._first_token = first_token
         self._stream = AnswerStream(
@@ -71,7 +85,19 @@ class StreamRelay:
             choices=self._operation.choices,
             alternatives=self._operation.alternatives,
         )
+        self._stream.said = said
         return self._stream
+
+    def resume(self, first_token: Callable[[], None], said: Said, stops: Sequence[str]) -> None:
+        """Another engine goes on with the answer of which `said` is the record."""
+        self._first_token = first_token
+        self._stream = ContinuedStream(self._stream, said, stops)
+
+    def cut_short(self) -> None:
+        """End the answer where it is: it has as many tokens as were asked for."""
+        self._write(self._stream.finish("length"))
+        self._reply.end()
+        self.complete = True
 
     async def relay(self, response: Response, clocks: AttemptClocks) -> None:
         """Relay one attempt to its end. Raises UpstreamFailure if it ends early."""
@@ -79,6 +105,8 @@ class StreamRelay:
             reader = EventStream(response)
             while events := await reader.next():
                 self._forward(events, clocks)
+                if self._stream.ended:
+                    break
                 if self._reply.congested:
                     clocks.hold()
                     await self._reply.drained()
@@ -111,8 +139,9 @@ class StreamRelay:
             if pieces:
                 clocks.progress()
                 self._write(b"".join(pieces))
-                if not self.first_content_at:
-                    self.first_content_at = self._deadlines.now()
+                if not self.brought_content:
+                    self.brought_content = True
+                    self.first_content_at = self.first_content_at or self._deadlines.now()
                     self._first_token()
             if stream.finished:
                 clocks.finished()

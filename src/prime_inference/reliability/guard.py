@@ -99,16 +99,19 @@ class Guard:
     def configure(self, fleet: Iterable[Deployment]) -> None:
         """Take over the fleet as it is now. What is gone is drained: its requests go on.
 
-        Raises ValueError if a deployment that is known comes with another model.
+        Raises ValueError if a deployment that is known comes with another model, and then
+        changes nothing.
         """
-        wanted = {spec.id: spec for spec in fleet}
+        wanted = {spec.id: spec for spec in fleet if not spec.draining}
+        for name, spec in wanted.items():
+            known = self._deployments.get(name)
+            if known is not None and known.model != spec.model:
+                raise ValueError(f"{name} serves {known.model}: another model needs another id")
         for name, spec in wanted.items():
             known = self._deployments.get(name)
             if known is None:
                 self._deployments[name] = self._watched(spec)
                 continue
-            if known.model != spec.model:
-                raise ValueError(f"{name} serves {known.model}: another model needs another id")
             known.spec = spec
             if known.lease.capacity != spec.slots:
                 known.lease.resize(spec.slots)

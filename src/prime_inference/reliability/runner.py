@@ -26,6 +26,7 @@ from prime_inference.reliability.slots import Priority, Refusal, Slot
 
 LEAST_SLEEP_S = 0.005  # what is due a little later is done together; `wake` interrupts it
 WATCH_AGAIN_S = 0.25  # after a lost subscription; the poll covers the time between
+FAREWELLS = 3  # a store that is busy at the moment must not cost the others our slots
 
 Canary = Callable[[Slot], Awaitable[None]]
 """Sends one short generation to the slot's deployment; records its outcome on the slot."""
@@ -66,8 +67,10 @@ class Runner:
 
     async def farewell(self) -> None:
         """Give all blocks back: others have them at once, not when the leases end."""
-        with contextlib.suppress(CoordinationUnavailable):  # they end by themselves
-            await self._ask(self._guard.farewell())
+        for _ in range(FAREWELLS):
+            with contextlib.suppress(CoordinationUnavailable):  # they end by themselves
+                await self._ask(self._guard.farewell())
+                return
 
     async def _sleep(self) -> None:
         seconds = max(LEAST_SLEEP_S, self._guard.next_due() - self._clock())

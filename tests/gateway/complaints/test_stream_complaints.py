@@ -208,8 +208,23 @@ async def test_nothing_is_said_twice(
     gateway = await start_gateway(engine, spare)
     engine.behave("cut-after-1")
     streamed = await gateway.stream()
-    assert streamed.text() == expected_text(MESSAGES, 1)
-    assert spare.requests == []
+    assert streamed.text() == expected_text(MESSAGES)
+    assert (len(engine.requests), len(spare.requests)) == (1, 1)
+
+
+async def test_a_refused_continuation_does_not_hide_why_one_was_needed(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    """BerriAI/litellm#27967, #36267: the client was told of a refused prefill, not of the cut."""
+    gateway = await start_gateway(engine, spare)
+    for each in (engine, spare):
+        each.behave("cut-after-3.refuse-prefill")
+    tools = [{"type": "function", "function": {"name": "look"}}]  # so that it goes on by prefill
+    streamed = await gateway.stream(tools=tools)
+    assert streamed.text() == expected_text(MESSAGES, 3)
+    assert streamed.error is not None
+    assert streamed.error["code"] == "upstream_cut"
+    assert not streamed.done
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -29,6 +29,7 @@ from prime_inference.engines.mock.behaviour import (
 )
 from prime_inference.engines.mock.connection import MockConnection
 from prime_inference.engines.mock.journal import Journal, Seen
+from prime_inference.engines.mock.load import Load
 from prime_inference.engines.mock.pacer import Pacer
 from prime_inference.engines.mock.render import Rendered, Request, open_object, render
 from prime_inference.engines.mock.request import (
@@ -104,6 +105,7 @@ class MockEngine:
         self.models = list(models)
         self.connections: set[MockConnection] = set()
         self.pacer: Pacer = None  # type: ignore[assignment]  # set by `start`
+        self.load: Load = None  # type: ignore[assignment]  # set by `start`
         self.base_url = ""
         self._pace = Pace(first_token, pace)
         self._answer_tokens = answer_tokens
@@ -120,11 +122,17 @@ class MockEngine:
 
     # -- life
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen; returns the base URL, `http://127.0.0.1:PORT/v1`. Raises OSError."""
+    async def start(
+        self, host: str = "127.0.0.1", port: int = 0, *, reuse_port: bool = False
+    ) -> str:
+        """Listen; returns the base URL, `http://127.0.0.1:PORT/v1`. Raises OSError.
+
+        `reuse_port`: whoever started us holds the port for the time we are down.
+        """
         self._loop = asyncio.get_running_loop()
         self.pacer = Pacer(self._loop)
-        listener = socket.create_server((host, port), backlog=4096)
+        self.load = Load(self._loop)
+        listener = socket.create_server((host, port), backlog=4096, reuse_port=reuse_port)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._listener = await self._loop.create_server(
@@ -175,6 +183,7 @@ class MockEngine:
         """Forget the requests seen, and count conditions anew."""
         self._journal.clear()
         self._occasions.forget()
+        self.load.reset()
 
     async def quiet(self, seconds: float = 5.0) -> None:
         """Return when no answer is under way. Raises TimeoutError."""
@@ -315,6 +324,8 @@ class MockEngine:
             case "GET", "/mock/requests":
                 requests = [seen.as_object() for seen in self._journal]
                 return _json({"count": self._journal.count, "requests": requests})
+            case "GET", "/mock/load":
+                return _json({"in_flight": self.load.in_flight, "most": self.load.most})
             case "POST", "/mock/reset":
                 self.reset()
                 return _json({})

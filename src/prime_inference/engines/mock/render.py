@@ -118,6 +118,8 @@ def _frames(
                 continue
             said += 1
             event: dict[str, Any] = {"choices": [writer.delta(n, unit, offsets[n])]}
+            if said == 1 and request.return_token_ids and isinstance(request, CompletionRequest):
+                event["choices"][0]["prompt_token_ids"] = prompt_ids(answer)  # where vLLM has it
             if usage and request.counts_along:
                 event["usage"] = usage_object(answer, said)
             offsets[n] += len(unit) if isinstance(unit, str) else 0

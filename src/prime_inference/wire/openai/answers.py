@@ -93,6 +93,8 @@ class Choice(Struct):
     text: str | None = None
     logprobs: Raw = NULL
     finish_reason: str | None = None
+    token_ids: list[int] | None = None  # vLLM's, for `return_token_ids`
+    prompt_token_ids: Raw = NULL  # where completions have it
 
 
 class Answer(Struct):
@@ -102,6 +104,7 @@ class Answer(Struct):
     usage: UpstreamUsage | None = None
     timings: Timings | None = None
     error: Raw = NULL
+    prompt_token_ids: Raw = NULL  # vLLM's, on a chat's first event
 
     @property
     def failed(self) -> bool:

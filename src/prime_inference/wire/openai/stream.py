@@ -24,6 +24,7 @@ from prime_inference.wire.openai.answers import (
     usage_object,
 )
 from prime_inference.wire.openai.logprobs import keep_alternatives
+from prime_inference.wire.openai.said import Said
 
 Shape = Literal["chat", "text"]
 """Chat completions (deltas of messages) or completions (pieces of text)."""
@@ -93,6 +94,8 @@ class AnswerStream:
         self._counted = 0
         self._reported: Usage | None = None
         self.committed = False
+        self.said: Said | None = None  # kept if another engine may have to go on
+        self.ended = False  # finished before the upstream has: read no further
 
     @property
     def usage(self) -> Usage:
@@ -115,17 +118,24 @@ class AnswerStream:
         if self._alternatives is not None:
             keep_alternatives(answer, self._alternatives)
         self._count(answer)
+        if self.said is not None:
+            self.said.take(answer, self._reported)
         pieces = [piece for choice in answer.choices if (piece := self._choice(choice))]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def finish(self) -> bytes:
-        """The last chunks: finish reasons, usage if asked for, `[DONE]`. Raises UpstreamCut."""
+    def finish(self, reason: str | None = None) -> bytes:
+        """The last chunks: finish reasons, usage if asked for, `[DONE]`. Raises UpstreamCut.
+
+        `reason` is the finish reason of choices whose engine gave none.
+        """
+        for state in self._states:
+            state.finish = state.finish or reason
         if not self.finished:
             raise UpstreamCut("The model's answer ended early.")
         pieces = [self._last_chunk(index, state) for index, state in enumerate(self._states)]
-        if self._include_usage and self._reported is not None:
-            usage = _encoder.encode(usage_object(self._reported))
-            pieces.append(b'%b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
+        if self._include_usage and (usage := self.usage).source == "upstream":
+            counts = _encoder.encode(usage_object(usage))
+            pieces.append(b'%b,"choices":[],"usage":%b}\n\n' % (self._head, counts))
         pieces.append(DONE_EVENT)
         return b"".join(pieces)
 

@@ -1,0 +1,91 @@
+"""Gateways and deployments that are replaced, moved or killed while requests are served."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prime_inference.bench.faults.scenario import Scenario, Scene, judge_all
+from prime_inference.bench.faults.scorecard import Finding
+from prime_inference.bench.faults.stage import PACE, Deployment, Setting, Stage, staged
+from prime_inference.bench.faults.traffic import traffic
+from prime_inference.engines.mock import MockEngine
+
+RATE = 15.0
+FLEET = Setting(("east", "west"), gateways=3, store=True, first_token=0.02, slots=256)
+
+
+async def rolling_restart(scene: Scene) -> Finding:
+    """All gateways are restarted one after the other: no request fails, none is cut."""
+    finding = Finding()
+    async with staged(scene.folder, FLEET) as stage:
+        statuses = []
+        async with traffic(stage.gateways, RATE) as flow:
+            await asyncio.sleep(1)
+            for gateway in stage.gateways:
+                statuses.append(await gateway.drain())
+                await gateway.start()
+                await asyncio.sleep(0.5)
+        judge_all(finding, flow.answers)
+        finding.attempts = stage.attempts
+        finding.check("ended_by_themselves", statuses == [0, 0, 0], statuses)
+    return finding
+
+
+async def gateway_killed(scene: Scene) -> Finding:
+    """A gateway that is killed takes only the requests in its hands; its slots come back."""
+    finding = Finding()
+    async with staged(scene.folder, FLEET) as stage:
+        victim = stage.gateways[1]
+        async with traffic(stage.gateways, RATE) as flow:
+            await asyncio.sleep(3)
+            await victim.kill()
+            await asyncio.sleep(4 if scene.quick else 14)
+            await victim.start()
+            await asyncio.sleep(1)
+        lost = [a for a in flow.answers if not a.success and a.gateway == victim.folder.name]
+        others = [answer for answer in flow.answers if answer not in lost]
+        judge_all(finding, others)
+        finding.outcome += f", {len(lost)} lost with it"
+        finding.attempts = stage.attempts
+        most = RATE  # a third of the requests of about a second, thrice
+        finding.check("only_in_its_hands", len(lost) <= most, f"{len(lost)} lost")
+        broken = sum(not answer.error for answer in lost)
+        finding.check("lost_ones_look_lost", broken == 0, f"{broken} without an error")
+    return finding
+
+
+async def deployment_moves(scene: Scene) -> Finding:
+    """A deployment is added, one drained and one removed while traffic flows: nobody notices."""
+    finding = Finding()
+    async with staged(scene.folder, FLEET) as stage:
+        async with MockEngine(pace=PACE, answer_tokens=60) as engine:
+            async with traffic(stage.gateways, RATE) as flow:
+                await asyncio.sleep(1.5)
+                stage.deployments["north"] = Deployment("north", "dc-north", engine, slots=256)
+                stage.write_fleet()
+                await asyncio.sleep(3)
+                stage.write_fleet([stage.deployments[name] for name in ("north", "west")])
+                await asyncio.sleep(3)
+                drained = stage.deployments["east"].engine.load.in_flight
+                stage.write_fleet([stage.deployments["north"]])
+                await asyncio.sleep(3)
+            judge_all(finding, flow.answers)
+            finding.attempts = stage.attempts
+            new = stage.deployments["north"].attempts
+            finding.check("new_one_serves", new > 0, f"{new} requests")
+            finding.check("old_one_ends", drained == 0, f"{drained} on the removed one")
+            finding.check("all_moved", *_moved(stage))
+            del stage.deployments["north"]
+    return finding
+
+
+def _moved(stage: Stage) -> tuple[bool, str]:
+    left = stage.deployments["west"].engine.load.in_flight
+    return left == 0, f"{left} left on the last one removed"
+
+
+ROLLOUT = (
+    Scenario("F15", "Rolling restart of all gateways", rolling_restart),
+    Scenario("F16", "A gateway is killed", gateway_killed),
+    Scenario("F17", "Deployments added, drained, removed", deployment_moves),
+)
