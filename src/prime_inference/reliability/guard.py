@@ -260,6 +260,11 @@ class Guard:
         member = self._deployments.get(deployment)
         return member is None or not member.usable
 
+    def answered(self, deployment: str) -> int:
+        """Attempts that it has answered since the start; 0 for one that is not known."""
+        member = self._deployments.get(deployment)
+        return member.answered if member is not None else 0
+
     def waiting(self, model: str) -> int:
         """Requests waiting for a slot of that model."""
         pool = self._models.get(model)
