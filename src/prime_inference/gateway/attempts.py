@@ -15,6 +15,7 @@ from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import session_header
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.outcome import outcome_of
@@ -219,7 +220,8 @@ class Attempts:
             "POST",
             path,
             body,
-            headers=b"x-request-id: %b\r\n" % run.id.encode(),
+            headers=b"x-request-id: %b\r\n%b"
+            % (run.id.encode(), session_header(run.session) if run.operation.session else b""),
             connect_seconds=self._clocks.connect,
             watch=clocks.watch,
         )

@@ -27,6 +27,7 @@ from prime_inference.domain.models import Deployment
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
@@ -48,6 +49,7 @@ class Failover:
         self._guard = guard
         self._upstreams = upstreams
         self._deadlines = deadlines
+        self._homes = Homes()
 
     async def first_that_answers(
         self, run: Run, able: Sequence[Upstream], attempt: Attempt[T]
@@ -60,7 +62,7 @@ class Failover:
         guard = self._guard
         guard.began(run.model)
         tries: _Tries | None = None
-        upstream = able[0] if len(able) == 1 else _best(guard, run.model, able)
+        upstream = able[0] if len(able) == 1 else self._first(run, able)
         slot = guard.admit(upstream.deployment.id)
         while True:
             if isinstance(slot, Refusal):
@@ -82,6 +84,17 @@ class Failover:
                 finally:
                     slot.release()
             upstream, slot = await tries.next()
+
+    def _first(self, run: Run, able: Sequence[Upstream]) -> Upstream:
+        """The session's own, else the best; any, if the guard offers none of the able."""
+        by_id = {upstream.deployment.id: upstream for upstream in able}
+        offered = [name for name in self._guard.candidates(run.model) if name in by_id]
+        if not offered:
+            return able[0]
+        # who is offered although he is ejected is to be probed, whatever session comes by
+        if run.session and not self._guard.is_ejected(offered[0]):
+            return by_id[self._homes.choose(run.session, by_id, offered)]
+        return by_id[offered[0]]
 
     def _failed(self, run: Run, upstream: Upstream, slot: Slot, failure: UpstreamFailure) -> None:
         """Note how an attempt failed. Raises the failure if no other deployment can mend it."""
@@ -210,7 +223,7 @@ class _Tries:
         while True:
             slot = await wait_for_slot(self._guard, model)
             if isinstance(slot, Refusal):
-                raise slot.error(model)
+                raise self._cut or slot.error(model)
             upstream = self._able().get(slot.deployment)
             if upstream is not None:
                 return upstream, slot
@@ -253,15 +266,6 @@ class _Tries:
         if self._cut is not None:  # not that nobody could go on
             return self._cut
         return min(self._failures or self._earlier, key=_says_less)
-
-
-def _best(guard: Guard, model: str, able: Sequence[Upstream]) -> Upstream:
-    """The first of the guard's order that is able; any, if the guard offers none of them."""
-    by_id = {upstream.deployment.id: upstream for upstream in able}
-    for name in guard.candidates(model):
-        if name in by_id:
-            return by_id[name]
-    return able[0]
 
 
 def _is_full(failure: UpstreamFailure) -> bool:

@@ -25,6 +25,7 @@ from prime_inference.gateway.failover import Failover
 from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import session_of
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
@@ -67,6 +68,8 @@ class Inference:
             model = self._model(operation)
             run.model, run.revision = model.id, model.revision
             able = self._able(operation, model)
+            if operation.session or len(able) > 1:
+                run.session = session_of(key.tenant, operation)
             if operation.stream:
                 await self._stream(run, model, able, reply)
             else:

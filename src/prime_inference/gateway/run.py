@@ -21,6 +21,7 @@ class Run(Struct, gc=False):
     started_at: float  # seconds since the epoch
     model: str = ""  # the catalogue's; what a client made up never becomes a label
     revision: str = ""  # the model's
+    session: int = 0  # key of the conversation it belongs to; 0: of none
     deployment: str = ""
     usage: Usage = NO_USAGE
     committed: bool = False  # content has been sent: no attempt may start over
