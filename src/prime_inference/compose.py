@@ -18,7 +18,7 @@ import uvloop
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.memory.catalog import MemoryCatalog
-from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.domain.models import Deployment, EngineKind, GatewayParser, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory
 from prime_inference.engines.local.revision import revision
@@ -33,6 +33,8 @@ from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.settlement import Settlement
+from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import Origin
@@ -174,10 +176,12 @@ async def listening(
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
+    tool_calls = ToolCalls([metrics, upstreams])
     inference = Inference(
         catalog,
         upstreams,
         settlement,
+        tool_calls,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
     )
@@ -218,6 +222,7 @@ async def listening(
         lag.cancel()
         await public_server.close()
         await control_server.close()
+        await tool_calls.close()
         upstreams.close()
         settlement.flush()
         access_log.close()
@@ -334,8 +339,9 @@ def local_catalog(
         engine="llama.cpp",
         slots=options.slots,
         upstream_model=model.id,
-        parameters=ENGINE_PARAMETERS["llama.cpp"],
+        parameters=ENGINE_PARAMETERS["llama.cpp"] | TOOL_PARAMETERS,
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
         schema_alternatives=LOCAL_SCHEMA_ALTERNATIVES,
+        tool_parser=GatewayParser("hermes", prompt="gateway"),
     )
     return MemoryCatalog([model], [deployment])

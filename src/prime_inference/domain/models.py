@@ -33,6 +33,19 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayParser:
+    """The gateway finds the tool calls of a deployment in its raw text (docs/tool-calls.md).
+
+    `format` is one of `toolcalls.formats`. `prompt` says who writes tools and earlier calls
+    into the prompt: the model's chat template or, where it knows of none, the gateway.
+    """
+
+    format: str
+    prompt: Literal["template", "gateway"] = "template"
+    reasoning: Literal["none", "opened", "optional"] = "none"  # where the raw text has some
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """One model revision in one datacenter behind one base URL."""
 
@@ -46,3 +59,4 @@ class Deployment:
     parameters: frozenset[str] = field(default_factory=frozenset)  # OpenAI's, that it honours
     routes: frozenset[str] = frozenset({"chat/completions", "completions"})
     schema_alternatives: int = 1000  # OpenAI's limit on enum values; a schema may have so many
+    tool_parser: Literal["upstream"] | GatewayParser = "upstream"  # who finds tool calls

@@ -7,11 +7,13 @@ from prime_inference.domain.models import Model
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
+from prime_inference.wire.openai.calls import ANY_CALLS
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
 from prime_inference.wire.openai.whole import rebuild_answer
@@ -22,17 +24,21 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half
 class Attempts:
     """Makes attempts; each has connections, clocks and parsing state of its own."""
 
-    def __init__(self, clocks: ClockLimits, deadlines: Deadlines) -> None:
+    def __init__(self, clocks: ClockLimits, deadlines: Deadlines, tool_calls: ToolCalls) -> None:
         self._clocks = clocks
         self._deadlines = deadlines
+        self._tool_calls = tool_calls
 
     async def stream(self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream) -> None:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         response: Response | None = None
-        stream = relay.begin()
+        tools = run.operation.answer_tools(upstream.deployment)
+        stream = relay.begin(ANY_CALLS if tools is None else tools.rules)
         try:
             response = await self._open(run, model, upstream, clocks)
             await relay.relay(response, clocks)
+            if tools is not None:
+                self._tool_calls.answered(tools, stream.calls)
         finally:
             clocks.stop()
             run.usage = stream.usage
@@ -47,11 +53,18 @@ class Attempts:
         operation = run.operation
         streamed = operation.streams_from(upstream.deployment)
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed)
+        tools = operation.answer_tools(upstream.deployment)
+        collector = AnswerCollector(
+            operation.shape,
+            operation.choices,
+            answer_id=run.answer_id,
+            rules=ANY_CALLS if tools is None else tools.rules,
+        )
         response: Response | None = None
         try:
             response = await self._open(run, model, upstream, clocks)
             if streamed:
-                answer = await self._collect(run, response, clocks)
+                answer = await self._collect(run, collector, response, clocks)
             else:
                 data = await response.read(MAX_ANSWER_BYTES)
                 if operation.route == "embeddings":
@@ -61,10 +74,15 @@ class Attempts:
                     return body
                 answer = decode_answer(data)
                 run.usage = answer_usage(answer)
+                if tools is not None:
+                    collector.take_whole(answer)
+                    answer = collector.answer()
         finally:
             clocks.stop()
             if response is not None:
                 response.close()
+        if tools is not None:
+            self._tool_calls.answered(tools, collector.calls)
         return rebuild_answer(
             operation.shape,
             answer,
@@ -76,9 +94,10 @@ class Attempts:
         )
 
     @staticmethod
-    async def _collect(run: Run, response: Response, clocks: AttemptClocks) -> Answer:
+    async def _collect(
+        run: Run, collector: AnswerCollector, response: Response, clocks: AttemptClocks
+    ) -> Answer:
         """A whole answer from an upstream's stream; counts tokens as they come."""
-        collector = AnswerCollector(run.operation.shape, run.operation.choices)
         try:
             reader = EventStream(response)
             while events := await reader.next():
@@ -100,6 +119,8 @@ class Attempts:
     ) -> Response:
         """Send the request and return an answer of status 200. Raises ApiError."""
         operation = run.operation
+        if operation.tools is not None:
+            await self._tool_calls.prepare(operation.tools, upstream.deployment)
         response = await upstream.pool.fetch(
             "POST",
             f"/{operation.route}",

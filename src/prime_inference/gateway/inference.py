@@ -25,6 +25,7 @@ from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.settlement import Settlement
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.routing.choose import order
@@ -46,6 +47,7 @@ class Inference:
         catalog: Catalog,
         upstreams: Upstreams,
         settlement: Settlement,
+        tool_calls: ToolCalls,
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
@@ -55,7 +57,7 @@ class Inference:
         self._settlement = settlement
         self.in_flight = 0
         self._deadlines = Deadlines()
-        self._attempts = Attempts(clocks, self._deadlines)
+        self._attempts = Attempts(clocks, self._deadlines, tool_calls)
         self._keep_alive_seconds = keep_alive_seconds
 
     async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:

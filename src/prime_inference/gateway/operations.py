@@ -16,6 +16,9 @@ from msgspec import UNSET, Struct
 
 from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
 from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.gateway.toolcalls.answer import AnswerTools
+from prime_inference.gateway.toolcalls.constrain import constrain
+from prime_inference.gateway.toolcalls.request import RequestTools
 from prime_inference.wire.openai.bounds import alternatives
 from prime_inference.wire.openai.chat_request import (
     AudioPart,
@@ -84,6 +87,7 @@ class Operation(Struct, frozen=True, gc=False):
     content: dict[str, Any]  # messages, prompt or input
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
+    tools: RequestTools | None = None
 
     def streams_from(self, deployment: Deployment) -> bool:
         """Whether the deployment is asked for a stream, whatever the client asked for.
@@ -97,6 +101,8 @@ class Operation(Struct, frozen=True, gc=False):
         stream = self.streams_from(deployment)
         body: dict[str, Any] = {"model": deployment.upstream_model, **self.content}
         body.update(self.parameters)
+        if deployment.tool_parser != "upstream" and self.shape == "chat":
+            constrain(body, self.tools, deployment.tool_parser, deployment.engine)
         if self.token_limit is not None:
             body["max_tokens"] = self.token_limit
         if stream:
@@ -110,6 +116,10 @@ class Operation(Struct, frozen=True, gc=False):
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
 
+    def answer_tools(self, deployment: Deployment) -> AnswerTools | None:
+        """How an attempt on this deployment finds tool calls; None if there are no tools."""
+        return None if self.tools is None else AnswerTools(self.tools, deployment)
+
     def missing(self, deployment: Deployment) -> str | None:
         """The first parameter that this deployment does not honour."""
         other_shape = OTHER_SHAPE.get((deployment.engine, self.route), ())
@@ -118,6 +128,8 @@ class Operation(Struct, frozen=True, gc=False):
                 return name
         if self.schema_alternatives > deployment.schema_alternatives:
             return "response_format"
+        if self.tools is not None and deployment.tool_parser != "upstream":
+            return self.tools.missing(self.parameters, deployment)
         return None
 
 
@@ -147,6 +159,7 @@ def chat_operation(request: ChatRequest) -> Operation:
         content={"messages": request.messages},
         schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
+        tools=RequestTools(request) if request.tools else None,
     )
 
 

@@ -13,6 +13,7 @@ from prime_inference.gateway.operations import Operation
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http import HeaderLines, Reply, header_lines
 from prime_inference.wire.http_client import Response
+from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.stream import AnswerStream
 
@@ -57,8 +58,8 @@ class StreamRelay:
         """Whether content has reached the client, so that no attempt may start over."""
         return self.first_content_at > 0
 
-    def begin(self) -> AnswerStream:
-        """Start a new attempt's stream."""
+    def begin(self, rules: CallRules = ANY_CALLS) -> AnswerStream:
+        """Start a new attempt's stream; `rules` say how tool calls are found in it."""
         self._stream = AnswerStream(
             self._operation.shape,
             answer_id=self._answer_id,
@@ -66,6 +67,7 @@ class StreamRelay:
             model=self._operation.model,
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
+            rules=rules,
         )
         return self._stream
 
@@ -99,13 +101,15 @@ class StreamRelay:
     def _forward(self, events: list[bytes], clocks: AttemptClocks) -> None:
         stream = self._stream
         pieces = []
+        before = stream.content_events
         try:
             for event in events:
                 if piece := stream.feed(event):
                     pieces.append(piece)
         finally:  # what came before a broken event is the client's
-            if pieces:
+            if stream.content_events != before:  # what a parser holds back is progress as well
                 clocks.progress()
+            if pieces:
                 self._write(b"".join(pieces))
                 if not self.first_content_at:
                     self.first_content_at = self._deadlines.now()

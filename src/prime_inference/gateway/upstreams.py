@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from prime_inference.domain.errors import CapacityExhausted
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Deployment
+from prime_inference.domain.tool_verdict import ToolVerdict
 from prime_inference.gateway.statistics import EndpointStatistics
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import HttpPool, Origin
@@ -74,6 +75,12 @@ class Upstreams:
             seconds = generation.duration_seconds
             rate = generation.usage.completion_tokens / seconds if seconds else 0.0
             upstream.statistics.success(self._now(), generation.first_token_seconds, rate)
+
+    def judged(self, verdict: ToolVerdict) -> None:
+        """Note the tool calls of an answer. Implements `ports.tool_verdicts.ToolVerdictSink`."""
+        upstream = self._by_id.get(verdict.deployment)
+        if upstream is not None and verdict.finished_with_calls:
+            upstream.statistics.tool_calls(self._now(), verdict.errors)
 
     def close(self) -> None:
         for upstream in self._by_id.values():
