@@ -27,6 +27,10 @@ Json: TypeAlias = dict[str, Any]
 _LEAD = "\\n{0,2}"
 _LEAD_RULE = '"\\n"{0,2}'
 
+# In one answer, for llama.cpp: the small models that it runs repeat a call until their tokens
+# end. Large ones make about a dozen at a time.
+_MOST_CALLS = 32
+
 
 class ToolRelaxation(msgspec.Struct, frozen=True):
     """A keyword of one tool's schema that the grammar does not enforce."""
@@ -231,7 +235,7 @@ def _gbnf(
     root = "call"
     if parallel:
         next_call = f"{literal(frame.separator)} call" if frame.separator else "call"
-        root = f"call ({next_call})*"
+        root = f"call ({next_call}){{0,{_MOST_CALLS - 1}}}"
     if frame.section_begin:
         root = f"{literal(frame.section_begin)} {root} {literal(frame.section_end)}"
     if choice.mode == "auto":

@@ -41,7 +41,7 @@ class CallRules:
 ANY_CALLS = CallRules()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """A call as far as it has come."""
 
