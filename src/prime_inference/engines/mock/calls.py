@@ -13,8 +13,8 @@ def with_faults(call: dict[str, Any], name: str | None, behaviour: Behaviour) ->
     """One call, or a piece of one, with what the behaviour gets wrong. `name` is the call's."""
     function = call["function"]
     if behaviour.repeat_names:
-        call = {"id": f"call_{name}", "type": "function", **call}
-        function = {"name": name, **function}
+        call = {**call, "id": f"call_{name}", "type": "function"}
+        function = {**function, "name": name}
     if behaviour.no_ids:
         call = {key: value for key, value in call.items() if key != "id"}
     if behaviour.same_ids and "id" in call:

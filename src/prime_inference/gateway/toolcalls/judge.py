@@ -64,7 +64,7 @@ class Judge:
         if self._working is not None:
             self._working.cancel()
             await asyncio.wait([self._working])
-        self._stop()
+        await self._stop()
 
     # -- the process
 
@@ -93,8 +93,7 @@ class Judge:
             length = await process.stdout.readexactly(LENGTH_BYTES)
             return verdicts.decode(await process.stdout.readexactly(int.from_bytes(length, "big")))
         except (asyncio.IncompleteReadError, ConnectionError):  # the kernel ended it
-            await process.wait()
-            self._stop()
+            await self._stop()
             return None
 
     async def _started(self) -> asyncio.subprocess.Process:
@@ -110,10 +109,13 @@ class Judge:
             )
         return self._process
 
-    def _stop(self) -> None:
+    async def _stop(self) -> None:
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
+        if process is None:
+            return
+        if process.returncode is None:
             process.kill()
+        await process.communicate()  # closes the pipes as well
 
     def _give(self, verdict: ToolVerdict) -> None:
         for sink in self._sinks:
