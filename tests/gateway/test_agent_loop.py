@@ -85,7 +85,18 @@ async def client(gateway_of: RunningGateway) -> AsyncIterator[openai.AsyncOpenAI
         yield client
 
 
-@pytest.fixture(params=["hermes", "kimi-k2", "deepseek-v3.1", "llama-3", "glm-4.7", "glm-4.5", "qwen3-coder", "deepseek-v3.2"])
+@pytest.fixture(
+    params=[
+        "hermes",
+        "kimi-k2",
+        "deepseek-v3.1",
+        "llama-3",
+        "glm-4.7",
+        "glm-4.5",
+        "qwen3-coder",
+        "deepseek-v3.2",
+    ]
+)
 def form(request: pytest.FixtureRequest) -> str:
     """Every format there is."""
     return str(request.param)
