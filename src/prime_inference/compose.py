@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
@@ -111,6 +111,14 @@ class GatewayOptions:
     engine: EngineKind = "vllm"
     slots: int = 4096  # requests in flight at a time; the engine's own limit stands behind it
     context_tokens: int = 131_072
+    tool_format: str | None = None  # of calls in the model's text; None: the upstream finds them
+
+    @property
+    def tool_parser(self) -> Literal["upstream"] | GatewayParser:
+        if self.tool_format is None:
+            return "upstream"
+        by_template = self.engine != "llama.cpp"  # which takes no template that knows of tools
+        return GatewayParser(self.tool_format, "template" if by_template else "gateway")
 
     def __post_init__(self) -> None:
         """Raises ValueError for an upstream that is no base URL."""
@@ -152,8 +160,10 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
         engine=options.engine,
         slots=options.slots,
         upstream_model=options.upstream_model or options.model_id,
-        parameters=ENGINE_PARAMETERS[options.engine],
+        parameters=ENGINE_PARAMETERS[options.engine]
+        | (frozenset() if options.tool_format is None else TOOL_PARAMETERS),
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
+        tool_parser=options.tool_parser,
     )
     catalog = MemoryCatalog([model], [deployment])
     async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
