@@ -7,6 +7,7 @@ from prime_inference.domain.models import Model
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.toolcalls.answer import AnswerTools
 from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
@@ -53,36 +54,19 @@ class Attempts:
         operation = run.operation
         streamed = operation.streams_from(upstream.deployment)
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed)
-        tools = operation.answer_tools(upstream.deployment)
-        collector = AnswerCollector(
-            operation.shape,
-            operation.choices,
-            answer_id=run.answer_id,
-            rules=ANY_CALLS if tools is None else tools.rules,
-        )
         response: Response | None = None
         try:
             response = await self._open(run, model, upstream, clocks)
-            if streamed:
-                answer = await self._collect(run, collector, response, clocks)
-            else:
+            if operation.route == "embeddings":
                 data = await response.read(MAX_ANSWER_BYTES)
-                if operation.route == "embeddings":
-                    body, run.usage = rebuild_embeddings(
-                        data, model=model.id, inputs=operation.inputs
-                    )
-                    return body
-                answer = decode_answer(data)
-                run.usage = answer_usage(answer)
-                if tools is not None:
-                    collector.take_whole(answer)
-                    answer = collector.answer()
+                body, run.usage = rebuild_embeddings(data, model=model.id, inputs=operation.inputs)
+                return body
+            tools = operation.answer_tools(upstream.deployment)
+            answer = await self._answer(run, tools, response, clocks if streamed else None)
         finally:
             clocks.stop()
             if response is not None:
                 response.close()
-        if tools is not None:
-            self._tool_calls.answered(tools, collector.calls)
         return rebuild_answer(
             operation.shape,
             answer,
@@ -93,11 +77,34 @@ class Attempts:
             choices=operation.choices,
         )
 
+    async def _answer(
+        self,
+        run: Run,
+        tools: AnswerTools | None,
+        response: Response,
+        stream_clocks: AttemptClocks | None,
+    ) -> Answer:
+        """A whole answer, put together where it comes as a stream or has calls to look after."""
+        if stream_clocks is not None:
+            collector = _collector(run, tools)
+            await self._collect(run, collector, response, stream_clocks)
+        else:
+            answer = decode_answer(await response.read(MAX_ANSWER_BYTES))
+            run.usage = answer_usage(answer)
+            if tools is None:
+                return answer
+            collector = _collector(run, tools)
+            collector.take_whole(answer)
+        answer = collector.answer()
+        if tools is not None:
+            self._tool_calls.answered(tools, collector.calls)
+        return answer
+
     @staticmethod
     async def _collect(
         run: Run, collector: AnswerCollector, response: Response, clocks: AttemptClocks
-    ) -> Answer:
-        """A whole answer from an upstream's stream; counts tokens as they come."""
+    ) -> None:
+        """Take an upstream's stream; counts tokens as they come."""
         try:
             reader = EventStream(response)
             while events := await reader.next():
@@ -112,7 +119,6 @@ class Attempts:
                 raise
         finally:
             run.usage = collector.usage
-        return collector.answer()
 
     async def _open(
         self, run: Run, model: Model, upstream: Upstream, clocks: AttemptClocks
@@ -140,3 +146,13 @@ class Attempts:
         raise upstream_error(
             response.status, body, response.header(b"retry-after"), model.context_tokens
         )
+
+
+def _collector(run: Run, tools: AnswerTools | None) -> AnswerCollector:
+    operation = run.operation
+    return AnswerCollector(
+        operation.shape,
+        operation.choices,
+        answer_id=run.answer_id,
+        rules=ANY_CALLS if tools is None else tools.rules,
+    )
