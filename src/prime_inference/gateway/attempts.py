@@ -11,6 +11,7 @@ from prime_inference.gateway.toolcalls.answer import AnswerTools
 from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
+from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
@@ -30,11 +31,13 @@ class Attempts:
         self._deadlines = deadlines
         self._tool_calls = tool_calls
 
-    async def stream(self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream) -> None:
+    async def stream(
+        self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream, slot: Slot
+    ) -> None:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         response: Response | None = None
         tools = run.operation.answer_tools(upstream.deployment)
-        stream = relay.begin(ANY_CALLS if tools is None else tools.rules)
+        stream = relay.begin(slot.first_token, ANY_CALLS if tools is None else tools.rules)
         try:
             response = await self._open(run, model, upstream, clocks)
             await relay.relay(response, clocks)
@@ -49,7 +52,7 @@ class Attempts:
             if response is not None:
                 response.release() if relay.complete else response.close()
 
-    async def whole(self, run: Run, model: Model, upstream: Upstream) -> bytes:
+    async def whole(self, run: Run, model: Model, upstream: Upstream, slot: Slot) -> bytes:
         """The client's body. Raises ApiError."""
         operation = run.operation
         streamed = operation.streams_from(upstream.deployment)

@@ -120,6 +120,11 @@ class Operation(Struct, frozen=True, gc=False):
         """How an attempt on this deployment finds tool calls; None if there are no tools."""
         return None if self.tools is None else AnswerTools(self.tools, deployment)
 
+    @property
+    def asks_nothing_special(self) -> bool:
+        """Whether every deployment of the route can serve it."""
+        return not self.parameters
+
     def missing(self, deployment: Deployment) -> str | None:
         """The first parameter that this deployment does not honour."""
         other_shape = OTHER_SHAPE.get((deployment.engine, self.route), ())

@@ -7,6 +7,8 @@ the status line but no content.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prime_inference.domain.errors import ApiError, UpstreamFailure
 from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
@@ -49,7 +51,7 @@ class StreamRelay:
         self._deadlines = deadlines
         self._keep_alive_seconds = keep_alive_seconds
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
-        self._stream = self.begin()
+        self._stream = self.begin(_nobody)
         self.first_content_at = 0.0  # event loop clock
         self.complete = False
 
@@ -58,8 +60,12 @@ class StreamRelay:
         """Whether content has reached the client, so that no attempt may start over."""
         return self.first_content_at > 0
 
-    def begin(self, rules: CallRules = ANY_CALLS) -> AnswerStream:
-        """Start a new attempt's stream; `rules` say how tool calls are found in it."""
+    def begin(self, first_token: Callable[[], None], rules: CallRules = ANY_CALLS) -> AnswerStream:
+        """Start a new attempt's stream; `first_token` is called when its first content comes.
+
+        `rules` say how tool calls are found in it.
+        """
+        self._first_token = first_token
         self._stream = AnswerStream(
             self._operation.shape,
             answer_id=self._answer_id,
@@ -86,6 +92,8 @@ class StreamRelay:
             if not self._stream.finished:
                 raise
         self._write(self._stream.finish())
+        if self._stream.committed:  # a parser may have held everything back until now
+            self._begun()
         self._reply.end()
         self.complete = True
 
@@ -111,10 +119,15 @@ class StreamRelay:
                 clocks.progress()
             if pieces:
                 self._write(b"".join(pieces))
-                if not self.first_content_at:
-                    self.first_content_at = self._deadlines.now()
+                self._begun()
             if stream.finished:
                 clocks.finished()
+
+    def _begun(self) -> None:
+        """Content has been sent."""
+        if not self.first_content_at:
+            self.first_content_at = self._deadlines.now()
+            self._first_token()
 
     def _write(self, data: bytes) -> None:
         if not self._reply.started:
@@ -125,3 +138,7 @@ class StreamRelay:
     def _keep_alive(self) -> None:
         self._write(KEEP_ALIVE)
         self._quiet.restart(self._keep_alive_seconds)
+
+
+def _nobody() -> None:
+    """No attempt has begun."""
