@@ -1,6 +1,8 @@
 """Reads cases with vLLM's own parsers; run by a Python that has vLLM.
 
-    python benchmarks/upstream_parsers/vllm_parsers.py cases.json results.json
+    python benchmarks/upstream_parsers/vllm_parsers.py cases.json results.json [plug-in]
+
+With a plug-in's module, which registers parsers by `prime-FORMAT`, it reads with those instead.
 
 Each text is read three times as vLLM's server does it: whole, token by token, and five tokens at
 a time, as with speculative decoding or `--stream-interval 5`. The tokenizer has a token for each
@@ -9,6 +11,7 @@ marker and one for each byte.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -104,11 +107,11 @@ def read_streamed(parser: Any, case: Json, request: Any, tokens: Any, size: int)
     return {"content": content or None, "calls": [calls[index] for index in sorted(calls)]}
 
 
-def read(case: Json, tokens: Any) -> Json:
+def read(case: Json, tokens: Any, name: str) -> Json:
     """What comes of one case, by way of reading; an exception is an answer too."""
     from vllm.parser.parser_manager import ParserManager
 
-    kind = ParserManager.get_parser(NAMES[case["form"]], enable_auto_tools=True)
+    kind = ParserManager.get_parser(name, enable_auto_tools=True)
     results: dict[str, Json] = {}
     for way in ("whole", *WAYS):
         request = request_of(case)
@@ -127,10 +130,16 @@ def read(case: Json, tokens: Any) -> Json:
 def main() -> None:
     import vllm
 
-    source, target = map(Path, sys.argv[1:])
+    source, target = map(Path, sys.argv[1:3])
+    plug_in = sys.argv[3] if len(sys.argv) > 3 else None
+    if plug_in is not None:
+        importlib.import_module(plug_in).register()
     tokens = tokenizer()
     cases = json.loads(source.read_text())
-    results = [read(case, tokens) for case in cases]
+    results = [
+        read(case, tokens, NAMES[case["form"]] if plug_in is None else f"prime-{case['form']}")
+        for case in cases
+    ]
     document = {"name": "vLLM", "version": vllm.__version__, "results": results}
     target.write_text(json.dumps(document, ensure_ascii=False, indent=1))
 
