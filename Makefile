@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv quick check format lock sim bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls quick check format lock sim bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -73,6 +73,11 @@ test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's inte
 
 test-grammar: .envs/grammar/ready  ## tool-call constraints against real xgrammar
 	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/grammar/bin/python -m pytest tests/grammar
+
+SETS ?= 40
+
+test-toolcalls: $(VENV)/dev  ## calls of the default model on generated tools (20 min): make test-toolcalls SETS=40
+	$(BIN)/python -m benchmarks.toolcalls_local --sets $(SETS)
 
 quick: $(VENV)/dev .envs/prime-cli/ready  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"

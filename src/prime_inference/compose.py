@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
@@ -22,7 +22,7 @@ from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.adapters.redis.coordination import RedisCoordination
-from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.domain.models import Deployment, EngineKind, GatewayParser, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
 from prime_inference.engines.local.revision import revision
@@ -44,6 +44,8 @@ from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.readiness import HealthChecks
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.stop_signal import StoppedAtOnce, StopSignal
+from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.ports.coordination import Coordination
@@ -135,6 +137,14 @@ class GatewayOptions:
     engine: EngineKind = "vllm"
     slots: int = 4096  # requests in flight at a time; the engine's own limit stands behind it
     context_tokens: int = 131_072
+    tool_format: str | None = None  # of calls in the model's text; None: the upstream finds them
+
+    @property
+    def tool_parser(self) -> Literal["upstream"] | GatewayParser:
+        if self.tool_format is None:
+            return "upstream"
+        by_template = self.engine != "llama.cpp"  # which takes no template that knows of tools
+        return GatewayParser(self.tool_format, "template" if by_template else "gateway")
 
     def __post_init__(self) -> None:
         """Raises ValueError for an upstream that is no base URL."""
@@ -179,8 +189,10 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
         engine=options.engine,
         slots=options.slots,
         upstream_model=options.upstream_model or options.model_id,
-        parameters=ENGINE_PARAMETERS[options.engine],
+        parameters=ENGINE_PARAMETERS[options.engine]
+        | (frozenset() if options.tool_format is None else TOOL_PARAMETERS),
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
+        tool_parser=options.tool_parser,
     )
     catalog = MemoryCatalog([model], [deployment])
     with holding(options.listen.state_dir):
@@ -210,6 +222,7 @@ async def listening(
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
+    tool_calls = ToolCalls([metrics, upstreams])
     random = random or Random()  # noqa: S311
     guard = Guard(secrets.token_hex(8), Settings(), loop.time, random, canary=True)
     guard.configure(
@@ -224,6 +237,7 @@ async def listening(
         upstreams,
         guard,
         settlement,
+        tool_calls,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
     )
@@ -278,6 +292,7 @@ async def listening(
         await runner.farewell()
         await coordination.close()
         await control_server.close()
+        await tool_calls.close()
         upstreams.close()
         settlement.flush()
         access_log.close()
@@ -392,8 +407,9 @@ def local_catalog(
         engine="llama.cpp",
         slots=options.slots,
         upstream_model=model.id,
-        parameters=ENGINE_PARAMETERS["llama.cpp"],
+        parameters=ENGINE_PARAMETERS["llama.cpp"] | TOOL_PARAMETERS,
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
         schema_alternatives=LOCAL_SCHEMA_ALTERNATIVES,
+        tool_parser=GatewayParser("hermes", prompt="gateway"),
     )
     return MemoryCatalog([model], [deployment])

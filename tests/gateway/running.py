@@ -21,6 +21,7 @@ from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
 from prime_inference.wire.sse import SseFramer
 
 MODEL = "acme/echo-1"
@@ -198,6 +199,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 def deployment(number: int, base_url: str, **fields: Any) -> Deployment:
     """A deployment of the test's model."""
     engine: EngineKind = fields.pop("engine", "vllm")
+    reads_calls = TOOL_PARAMETERS if "tool_parser" in fields else frozenset[str]()
     return Deployment(
         **{
             "id": f"engine-{number}",
@@ -207,7 +209,7 @@ def deployment(number: int, base_url: str, **fields: Any) -> Deployment:
             "engine": engine,
             "slots": 256,
             "upstream_model": "engine-name",
-            "parameters": compose.ENGINE_PARAMETERS[engine],
+            "parameters": compose.ENGINE_PARAMETERS[engine] | reads_calls,
             "routes": ROUTES,
             **fields,
         }

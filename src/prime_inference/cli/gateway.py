@@ -68,6 +68,14 @@ def gateway(
     context_tokens: Annotated[
         int, typer.Option("--context-tokens", min=1, help="The model's context window.")
     ] = 131_072,
+    tool_format: Annotated[
+        str | None,
+        typer.Option(
+            "--tool-format",
+            help="Find tool calls in the model's text, which is in this format"
+            " (`toolcalls formats`). Default: the upstream finds them.",
+        ),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     control_port: ControlPort = 8001,
@@ -86,9 +94,12 @@ def gateway(
     """
     from prime_inference import compose
     from prime_inference.cli.folders import state_folder
+    from prime_inference.toolcalls.format import load
 
     if engine not in compose.ENGINE_PARAMETERS:
         raise WrongUsage(f"--engine is one of {', '.join(compose.ENGINE_PARAMETERS)}.")
+    if tool_format is not None and tool_format not in load():
+        raise WrongUsage(f"--tool-format is one of {', '.join(load())}.")
     try:
         listen = compose.ListenOptions(
             state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
@@ -112,7 +123,7 @@ def gateway(
         raise WrongUsage("Give --upstream and --model-id, or --config.")
     try:
         options = compose.GatewayOptions(
-            listen, upstream, model_id, upstream_model, engine, slots, context_tokens
+            listen, upstream, model_id, upstream_model, engine, slots, context_tokens, tool_format
         )
     except ValueError as error:
         raise WrongUsage(f"--upstream: {error}") from error

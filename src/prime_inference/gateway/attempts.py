@@ -16,6 +16,8 @@ from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import session_header
+from prime_inference.gateway.toolcalls.answer import AnswerTools
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.outcome import outcome_of
@@ -23,6 +25,7 @@ from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
+from prime_inference.wire.openai.calls import ANY_CALLS
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
 from prime_inference.wire.openai.logprobs import keep_alternatives
@@ -34,10 +37,11 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half
 class Attempts:
     """Makes attempts; each has connections, clocks and parsing state of its own."""
 
-    def __init__(self, clocks: ClockLimits, deadlines: Deadlines) -> None:
+    def __init__(self, clocks: ClockLimits, deadlines: Deadlines, tool_calls: ToolCalls) -> None:
         self._clocks = clocks
         self._deadlines = deadlines
         self._prompts = PromptTokens(clocks)
+        self._tool_calls = tool_calls
 
     async def stream(
         self,
@@ -56,12 +60,15 @@ class Attempts:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since)
         response: Response | None = None
         relay.brought_content = False
+        tools = run.operation.answer_tools(upstream.deployment)
         try:
             if relay.committed:
                 response = await self._take_up(run, model, relay, upstream, slot, clocks)
             else:
                 response = await self._begin(run, model, relay, keep_record, upstream, slot, clocks)
             await relay.relay(response, clocks)
+            if tools is not None:
+                self._tool_calls.answered(tools, relay.calls)
         except UpstreamFailure as failure:
             if not self._is_long_enough(run, relay, upstream):
                 if relay.committed:
@@ -91,12 +98,14 @@ class Attempts:
         clocks: AttemptClocks,
     ) -> Response:
         operation = run.operation
-        if not keep_record:
-            relay.begin(slot.first_token)
-            body = operation.body(upstream.deployment)
+        tools = operation.answer_tools(upstream.deployment)
+        rules = ANY_CALLS if tools is None else tools.rules
+        if not keep_record or rules.new_reader is not None:  # what is held back cannot go on
+            relay.begin(slot.first_token, rules)
+            body = await self._body(run, upstream)
         else:
             body, said = continuation.begin(operation, upstream.deployment)
-            relay.begin(slot.first_token, said)
+            relay.begin(slot.first_token, rules, said)
         return await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
 
     async def _take_up(
@@ -157,19 +166,14 @@ class Attempts:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed)
         response: Response | None = None
         try:
-            body = operation.body(upstream.deployment)
+            body = await self._body(run, upstream)
             response = await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
-            if streamed:
-                answer = await self._collect(run, response, clocks)
-            else:
+            if operation.route == "embeddings":
                 data = await response.read(MAX_ANSWER_BYTES)
-                if operation.route == "embeddings":
-                    answer_body, run.usage = rebuild_embeddings(
-                        data, model=model.id, inputs=operation.inputs
-                    )
-                    return answer_body
-                answer = decode_answer(data)
-                run.usage = answer_usage(answer)
+                body, run.usage = rebuild_embeddings(data, model=model.id, inputs=operation.inputs)
+                return body
+            tools = operation.answer_tools(upstream.deployment)
+            answer = await self._answer(run, tools, response, clocks if streamed else None)
         finally:
             clocks.stop()
             if response is not None:
@@ -186,10 +190,34 @@ class Attempts:
             choices=operation.choices,
         )
 
+    async def _answer(
+        self,
+        run: Run,
+        tools: AnswerTools | None,
+        response: Response,
+        stream_clocks: AttemptClocks | None,
+    ) -> Answer:
+        """A whole answer, put together where it comes as a stream or has calls to look after."""
+        if stream_clocks is not None:
+            collector = _collector(run, tools)
+            await self._collect(run, collector, response, stream_clocks)
+        else:
+            answer = decode_answer(await response.read(MAX_ANSWER_BYTES))
+            run.usage = answer_usage(answer)
+            if tools is None:
+                return answer
+            collector = _collector(run, tools)
+            collector.take_whole(answer)
+        answer = collector.answer()
+        if tools is not None:
+            self._tool_calls.answered(tools, collector.calls)
+        return answer
+
     @staticmethod
-    async def _collect(run: Run, response: Response, clocks: AttemptClocks) -> Answer:
-        """A whole answer from an upstream's stream; counts tokens as they come."""
-        collector = AnswerCollector(run.operation.shape, run.operation.choices)
+    async def _collect(
+        run: Run, collector: AnswerCollector, response: Response, clocks: AttemptClocks
+    ) -> None:
+        """Take an upstream's stream; counts tokens as they come."""
         try:
             reader = EventStream(response)
             while events := await reader.next():
@@ -204,7 +232,13 @@ class Attempts:
                 raise
         finally:
             run.usage = collector.usage
-        return collector.answer()
+
+    async def _body(self, run: Run, upstream: Upstream) -> bytes:
+        """The request that this deployment is sent, its tools made ready."""
+        operation = run.operation
+        if operation.tools is not None:
+            await self._tool_calls.prepare(operation.tools, upstream.deployment)
+        return operation.body(upstream.deployment)
 
     async def _open(
         self,
@@ -236,3 +270,13 @@ class Attempts:
         raise upstream_error(
             response.status, error, response.header(b"retry-after"), model.context_tokens
         )
+
+
+def _collector(run: Run, tools: AnswerTools | None) -> AnswerCollector:
+    operation = run.operation
+    return AnswerCollector(
+        operation.shape,
+        operation.choices,
+        answer_id=run.answer_id,
+        rules=ANY_CALLS if tools is None else tools.rules,
+    )

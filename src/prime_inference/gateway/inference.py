@@ -27,6 +27,7 @@ from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import session_of
 from prime_inference.gateway.settlement import Settlement
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.reliability.guard import Guard
@@ -47,6 +48,7 @@ class Inference:
         upstreams: Upstreams,
         guard: Guard,
         settlement: Settlement,
+        tool_calls: ToolCalls,
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
@@ -57,7 +59,7 @@ class Inference:
         self.in_flight = 0
         self._deadlines = Deadlines()
         self._failover = Failover(guard, upstreams, self._deadlines)
-        self._attempts = Attempts(clocks, self._deadlines)
+        self._attempts = Attempts(clocks, self._deadlines, tool_calls)
         self._keep_alive_seconds = keep_alive_seconds
 
     async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:

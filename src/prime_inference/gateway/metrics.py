@@ -18,6 +18,8 @@ from prometheus_client.registry import Collector
 
 from prime_inference.domain.errors import ApiError
 from prime_inference.domain.generation import Generation
+from prime_inference.domain.tool_verdict import ToolVerdict
+from prime_inference.gateway.toolcalls.counts import ToolCallCounts
 
 FIRST_TOKEN_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0)
@@ -67,6 +69,7 @@ class _Generations(Collector):
         self.outcomes: dict[tuple[str, str, str, str, str], int] = {}
         self.models: dict[str, _ModelCell] = {}
         self.unmeasured: dict[tuple[str, str], int] = {}
+        self.tool_calls = ToolCallCounts()
 
     def count(self, generation: Generation) -> None:
         """Add one generation."""
@@ -97,6 +100,7 @@ class _Generations(Collector):
         yield self._tokens()
         yield self._unmeasured()
         yield self._continuations()
+        yield from self.tool_calls.collect()
         first_token = HistogramMetricFamily(
             "prime_first_token_seconds",
             "From accepting a streamed request to the first content sent.",
@@ -206,6 +210,10 @@ class Metrics:
         answers = self._error_answers.answers
         labels = (error.status, error.code)
         answers[labels] = answers.get(labels, 0) + 1
+
+    def judged(self, verdict: ToolVerdict) -> None:
+        """Implements `ports.tool_verdicts.ToolVerdictSink`."""
+        self._generations.tool_calls.count(verdict)
 
     def render(self) -> bytes:
         """Prometheus text format."""

@@ -106,6 +106,7 @@ def _endpoint(model: Model, upstream: Upstream, now: float) -> dict[str, object]
         "uptime_last_1d": statistics.uptime(now, 24 * 60),
         "latency_last_30m": statistics.first_token(now),
         "throughput_last_30m": statistics.throughput(now),
+        "tool_call_error_rate_last_2h": statistics.tool_call_error_rate(now, 120),
     }
 
 

@@ -16,6 +16,7 @@ from prime_inference.gateway.operations import Operation
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http import HeaderLines, Reply, header_lines
 from prime_inference.wire.http_client import Response
+from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRules
 from prime_inference.wire.openai.continued import ContinuedStream
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.said import Said
@@ -53,7 +54,7 @@ class StreamRelay:
         self._deadlines = deadlines
         self._keep_alive_seconds = keep_alive_seconds
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
-        self._stream = self.begin(_nobody)
+        self.begin(_nobody)
         self.first_content_at = 0.0  # event loop clock
         self.brought_content = False  # in the present attempt
         self.complete = False
@@ -73,8 +74,21 @@ class StreamRelay:
         """What the client has been sent, if a record is kept."""
         return self._stream.said
 
-    def begin(self, first_token: Callable[[], None], said: Said | None = None) -> AnswerStream:
-        """Start a new attempt's stream; `first_token` is called when its first content comes."""
+    @property
+    def calls(self) -> list[tuple[str, list[Call]]]:
+        """The finish reason and the tool calls of each choice, once the answer has finished."""
+        return self._stream.calls
+
+    def begin(
+        self,
+        first_token: Callable[[], None],
+        rules: CallRules = ANY_CALLS,
+        said: Said | None = None,
+    ) -> None:
+        """Start a new attempt's stream; `first_token` is called when its first content comes.
+
+        `rules` say how tool calls are found in it; `said` is to be the record of it.
+        """
         self._first_token = first_token
         self._stream = AnswerStream(
             self._operation.shape,
@@ -84,9 +98,9 @@ class StreamRelay:
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
             alternatives=self._operation.alternatives,
+            rules=rules,
         )
         self._stream.said = said
-        return self._stream
 
     def resume(self, first_token: Callable[[], None], said: Said, stops: Sequence[str]) -> None:
         """Another engine goes on with the answer of which `said` is the record."""
@@ -116,6 +130,8 @@ class StreamRelay:
             if not self._stream.finished:
                 raise
         self._write(self._stream.finish())
+        if self._stream.committed:  # a parser may have held everything back until now
+            self._begun()
         self._reply.end()
         self.complete = True
 
@@ -131,20 +147,26 @@ class StreamRelay:
     def _forward(self, events: list[bytes], clocks: AttemptClocks) -> None:
         stream = self._stream
         pieces = []
+        before = stream.content_events
         try:
             for event in events:
                 if piece := stream.feed(event):
                     pieces.append(piece)
         finally:  # what came before a broken event is the client's
-            if pieces:
+            if stream.content_events != before:  # what a parser holds back is progress as well
                 clocks.progress()
+            if pieces:
                 self._write(b"".join(pieces))
-                if not self.brought_content:
-                    self.brought_content = True
-                    self.first_content_at = self.first_content_at or self._deadlines.now()
-                    self._first_token()
+                self._begun()
             if stream.finished:
                 clocks.finished()
+
+    def _begun(self) -> None:
+        """Content of the present attempt has been sent."""
+        if not self.brought_content:
+            self.brought_content = True
+            self.first_content_at = self.first_content_at or self._deadlines.now()
+            self._first_token()
 
     def _write(self, data: bytes) -> None:
         if not self._reply.started:

@@ -9,6 +9,7 @@ are lower-case letters, digits and hyphens, which is what llama.cpp allows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 Range: TypeAlias = tuple[int, int]  # code points, both included
@@ -24,8 +25,7 @@ _CONTROL = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 _IN_LITERAL = _CONTROL | {10: "\\n", 13: "\\r", 9: "\\t", 34: '\\"', 92: "\\\\"}
 _IN_CLASS = _IN_LITERAL | {91: "\\[", 93: "\\]", 94: "\\u005e", 45: "\\u002d"}
 
-_CONTROLS = "\\u0000-\\u001f"
-_SURROGATES = "\\ud800-\\udfff"
+_CHARACTERS = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # without the surrogates
 
 
 class Grammar:
@@ -77,13 +77,23 @@ def character_class(ranges: Sequence[Range]) -> str:
     return "[" + "".join(_range(low, high) for low, high in ranges) + "]"
 
 
+@lru_cache(maxsize=512)
 def any_but(chars: str, *, control: bool = True) -> str:
     """The class of all characters but these; without the control characters if asked.
 
-    Surrogates are no characters. Both engines would let their bytes pass, and no reader does.
+    Written as what it holds, not as what it leaves out: in a class that begins with `^` both
+    engines let bytes pass that are no UTF-8, surrogates and numbers beyond the last character.
     """
-    body = "".join(sorted(chars)).translate(_IN_CLASS)
-    return f"[^{body}{'' if control else _CONTROLS}{_SURROGATES}]"
+    left_out = sorted({*map(ord, chars), *(() if control else range(0x20))})
+    ranges: list[Range] = []
+    for low, high in _CHARACTERS:
+        start = low
+        for code in left_out:
+            if low <= code <= high:
+                ranges.append((start, code - 1))
+                start = code + 1
+        ranges.append((start, high))
+    return character_class([(low, high) for low, high in ranges if low <= high])
 
 
 def _range(low: int, high: int) -> str:

@@ -168,7 +168,6 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
 @pytest.mark.parametrize(
     ("route", "parameter", "value"),
     [
-        ("chat/completions", "tools", [{"type": "function", "function": {"name": "f"}}]),
         ("chat/completions", "n", 2),
         ("chat/completions", "reasoning_effort", "high"),
         ("completions", "logprobs", 2),

@@ -12,6 +12,7 @@ import base64
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -115,6 +116,7 @@ class MockEngine:
         self._occasions = Occasions()
         self._specs: dict[str | None, str] = {}
         self._plans: dict[tuple[str, bytes], Plan] = {}
+        self._sayings: deque[str] = deque()
         self._number = 0
         self._listener: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by `start`
@@ -174,6 +176,10 @@ class MockEngine:
         self._specs[model] = spec
         self._occasions.forget()
 
+    def say(self, *texts: str) -> None:
+        """Answer the next chat requests and completions with these texts, one each."""
+        self._sayings.extend(texts)
+
     @property
     def requests(self) -> list[Seen]:
         """The latest requests for an answer or embeddings, oldest first."""
@@ -184,6 +190,7 @@ class MockEngine:
         self._journal.clear()
         self._occasions.forget()
         self.load.reset()
+        self._sayings.clear()
 
     async def quiet(self, seconds: float = 5.0) -> None:
         """Return when no answer is under way. Raises TimeoutError."""
@@ -233,6 +240,8 @@ class MockEngine:
             if refused is not None:
                 return refused
             plan = self._plan(path, body, behaviour)
+        if self._sayings:
+            plan = self._plan(path, body, behaviour, self._sayings.popleft())
         chat = isinstance(request, ChatRequest)
         self._number += 1
         opening = open_object(
@@ -241,19 +250,16 @@ class MockEngine:
         script = stream_script if request.stream else whole_script
         return script(plan.rendered, opening, behaviour, self._paced(behaviour))
 
-    def _plan(self, path: str, body: bytes, behaviour: Behaviour) -> Plan:
+    def _plan(self, path: str, body: bytes, behaviour: Behaviour, said: str | None = None) -> Plan:
         request = self._read(path, body)
         length = self._answer_tokens if behaviour.answer is None else behaviour.answer
         try:
-            answer = compose(request, length, behaviour.calls)
+            answer = compose(request, length, behaviour, said)
         except ValueError as error:
             raise Refused(400, _invalid(str(error))) from None
         if answer.prompt_tokens > self._context_tokens:
             raise Refused(400, context_length_error(self._context_tokens, answer.prompt_tokens))
-        rendered = render(
-            request, answer, usage=not behaviour.no_usage, finish=not behaviour.no_finish
-        )
-        return Plan(request, rendered, answer.prompt_tokens)
+        return Plan(request, render(request, answer, behaviour), answer.prompt_tokens)
 
     @staticmethod
     def _read(path: str, body: bytes) -> Request:

@@ -88,11 +88,7 @@ def rebuild_answer(
 def _chat_choice(choice: Choice) -> _ChatChoice:
     if choice.message is None:
         raise UpstreamMalformed("The upstream gave a choice without a message.")
-    message = _message(choice.message)
-    finish = _finish(choice)
-    if finish == "stop" and message.tool_calls is not UNSET:
-        finish = "tool_calls"
-    return _ChatChoice(choice.index, message, choice.logprobs, finish)
+    return _ChatChoice(choice.index, _message(choice.message), choice.logprobs, _finish(choice))
 
 
 def _text_choice(choice: Choice) -> _TextChoice:
@@ -102,7 +98,10 @@ def _text_choice(choice: Choice) -> _TextChoice:
 
 
 def _message(message: Message) -> _Message:
-    rebuilt = _Message(message.content, message.refusal)
+    content = message.content
+    if content is None and not message.tool_calls and not message.refusal:
+        content = ""  # clients take null for a call or a refusal
+    rebuilt = _Message(content, message.refusal)
     if reasoning := message.reasoning_content or message.reasoning:
         rebuilt.reasoning_content = reasoning
     if message.tool_calls:
