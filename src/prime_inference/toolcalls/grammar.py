@@ -8,7 +8,7 @@ are lower-case letters, digits and hyphens, which is what llama.cpp allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -74,15 +74,40 @@ def literal(text: str) -> str:
 
 def character_class(ranges: Sequence[Range]) -> str:
     """The class of these code points."""
-    return "[" + "".join(_range(low, high) for low, high in ranges) + "]"
+    pieces = [piece for low, high in ranges for piece in _within_utf8(low, high)]
+    return "[" + "".join(_range(low, high) for low, high in pieces) + "]"
+
+
+def _within_utf8(low: int, high: int) -> Iterator[Range]:
+    """The range in pieces whose bytes in UTF-8 are independent of each other.
+
+    xgrammar before 0.2.9 takes other ranges for bytes that are no UTF-8, or for none at all.
+    Russ Cox, "Regular Expression Matching in the Wild" (2010), has the method.
+    """
+    for last in (0x7F, 0x7FF, 0xFFFF):  # of one, two and three bytes
+        if low <= last < high:
+            yield from _within_utf8(low, last)
+            low = last + 1
+    if high > 0x7F:
+        for bits in (6, 12, 18):
+            rest = (1 << bits) - 1
+            if low | rest == high | rest:
+                break  # all bytes but those of the rest are the same
+            if low & rest:
+                yield from _within_utf8(low, low | rest)
+                low = (low | rest) + 1
+            if high & rest != rest and low < high & ~rest:
+                yield from _within_utf8(low, (high & ~rest) - 1)
+                low = high & ~rest
+    yield low, high
 
 
 @lru_cache(maxsize=512)
 def any_but(chars: str, *, control: bool = True) -> str:
     """The class of all characters but these; without the control characters if asked.
 
-    Written as what it holds, not as what it leaves out: in a class that begins with `^` both
-    engines let bytes pass that are no UTF-8, surrogates and numbers beyond the last character.
+    Written as what it holds, not as what it leaves out: in a class that begins with `^`,
+    xgrammar before 0.2.9 and llama.cpp let bytes pass that are no UTF-8.
     """
     left_out = sorted({*map(ord, chars), *(() if control else range(0x20))})
     ranges: list[Range] = []
