@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prime_inference.domain.errors import (
     ContextLengthExceeded,
+    UpstreamCut,
     UpstreamFailure,
     UpstreamMalformed,
     UpstreamRefused,
@@ -12,6 +15,7 @@ from prime_inference.domain.errors import (
 from prime_inference.domain.models import Model
 from prime_inference.gateway import continuation
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
+from prime_inference.gateway.hedging import Hedge, Rival
 from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
@@ -25,10 +29,12 @@ from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
-from prime_inference.wire.openai.calls import ANY_CALLS
+from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
 from prime_inference.wire.openai.logprobs import keep_alternatives
+from prime_inference.wire.openai.said import Said
+from prime_inference.wire.openai.stream import AnswerStream
 from prime_inference.wire.openai.whole import rebuild_answer
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half of it
@@ -51,43 +57,34 @@ class Attempts:
         keep_record: bool,
         upstream: Upstream,
         slot: Slot,
+        hedge: Hedge[None] | None,
     ) -> None:
         """One attempt at a stream; after the commit point it goes on with what was sent.
 
         `keep_record`: another deployment may have to go on with this answer.
         """
         since = run.started if relay.committed else None  # one answer, one total
-        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since)
+        late = None if hedge is None else (hedge.after, hedge.late)
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since, late=late)
         response: Response | None = None
         relay.brought_content = False
-        tools = run.operation.answer_tools(upstream.deployment)
         try:
             if relay.committed:
                 response = await self._take_up(run, model, relay, upstream, slot, clocks)
             else:
-                response = await self._begin(run, model, relay, keep_record, upstream, slot, clocks)
-            await relay.relay(response, clocks)
-            if tools is not None:
-                self._tool_calls.answered(tools, relay.calls)
+                body, said, rules = await self._first_request(run, keep_record, upstream)
+                came = slot.first_token if hedge is None else partial(_came, hedge, slot)
+                relay.begin(came, relay.new_stream(said, rules))
+                path = f"/{run.operation.route}"
+                response = await self._open(run, model, upstream, clocks, path, body)
+            await relay.relay(EventStream(response), clocks)
+            self._answered(run, upstream, relay)
         except UpstreamFailure as failure:
-            if not self._is_long_enough(run, relay, upstream):
-                if relay.committed:
-                    self._judge(run, relay, failure)
-                raise
-            slot.record(outcome_of(failure, failure.upstream_status))
-            relay.cut_short()
+            self._mend(run, relay, upstream, slot, failure)
         finally:
-            clocks.stop()
-            run.usage = relay.usage
-            if relay.brought_content:
-                run.pieces += 1
-            if relay.committed:
-                run.committed = True
-                run.first_token = relay.first_content_at - run.started
-            if response is not None:
-                response.release() if relay.complete else response.close()
+            self._ended(run, relay, response, clocks)
 
-    async def _begin(
+    async def contend(
         self,
         run: Run,
         model: Model,
@@ -95,18 +92,85 @@ class Attempts:
         keep_record: bool,
         upstream: Upstream,
         slot: Slot,
-        clocks: AttemptClocks,
-    ) -> Response:
-        operation = run.operation
-        tools = operation.answer_tools(upstream.deployment)
+    ) -> Rival[None]:
+        """A second attempt at a stream, as far as its first content."""
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
+        body, said, rules = await self._first_request(run, keep_record, upstream)
+        response: Response | None = None
+        try:
+            response = await self._open(
+                run, model, upstream, clocks, f"/{run.operation.route}", body
+            )
+            reader = EventStream(response)
+            events = await _first_content(reader, relay.new_stream(None, rules))
+        except BaseException:
+            clocks.stop()
+            if response is not None:
+                response.close()
+            raise
+
+        async def go_on() -> None:
+            relay.begin(slot.first_token, relay.new_stream(said, rules))
+            relay.brought_content = False
+            try:
+                await relay.relay(reader, clocks, events)
+                self._answered(run, upstream, relay)
+            except UpstreamFailure as failure:
+                self._mend(run, relay, upstream, slot, failure)
+            finally:
+                self._ended(run, relay, response, clocks)
+
+        def abandon() -> None:
+            clocks.stop()
+            response.close()
+
+        return Rival(go_on, abandon)
+
+    def _mend(
+        self,
+        run: Run,
+        relay: StreamRelay,
+        upstream: Upstream,
+        slot: Slot,
+        failure: UpstreamFailure,
+    ) -> None:
+        """End an answer of which only the word of its end is missing. Raises `failure` if not."""
+        if not self._is_long_enough(run, relay, upstream):
+            if relay.committed:
+                self._judge(run, relay, failure)
+            raise failure
+        slot.record(outcome_of(failure, failure.upstream_status))
+        relay.cut_short()
+
+    @staticmethod
+    def _ended(
+        run: Run, relay: StreamRelay, response: Response | None, clocks: AttemptClocks
+    ) -> None:
+        clocks.stop()
+        run.usage = relay.usage
+        if relay.brought_content:
+            run.pieces += 1
+        if relay.committed:
+            run.committed = True
+            run.first_token = relay.first_content_at - run.started
+        if response is not None:
+            response.release() if relay.complete else response.close()
+
+    def _answered(self, run: Run, upstream: Upstream, relay: StreamRelay) -> None:
+        """Have the tool calls of a whole answer judged."""
+        tools = run.operation.answer_tools(upstream.deployment)
+        if tools is not None:
+            self._tool_calls.answered(tools, relay.calls)
+
+    async def _first_request(
+        self, run: Run, keep_record: bool, upstream: Upstream
+    ) -> tuple[bytes, Said | None, CallRules]:
+        """The body, the record of the answer if one is kept, and how tool calls are found."""
+        tools = run.operation.answer_tools(upstream.deployment)
         rules = ANY_CALLS if tools is None else tools.rules
-        if not keep_record or rules.new_reader is not None:  # what is held back cannot go on
-            relay.begin(slot.first_token, rules)
-            body = await self._body(run, upstream)
-        else:
-            body, said = continuation.begin(operation, upstream.deployment)
-            relay.begin(slot.first_token, rules, said)
-        return await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
+        if keep_record and rules.new_reader is None:  # what a parser holds back cannot go on
+            return *continuation.begin(run.operation, upstream.deployment), rules
+        return await self._body(run, upstream), None, rules
 
     async def _take_up(
         self,
@@ -159,11 +223,32 @@ class Attempts:
         left = continuation.tokens_left(run.operation, upstream.deployment, said)
         return left is not None and left <= 0
 
-    async def whole(self, run: Run, model: Model, upstream: Upstream, slot: Slot) -> bytes:
+    async def contend_whole(
+        self, run: Run, model: Model, upstream: Upstream, slot: Slot
+    ) -> Rival[bytes]:
+        """A second attempt at a whole answer, to its end."""
+        body = await self.whole(run, model, upstream, slot, None)
+        usage = run.usage
+
+        async def go_on() -> bytes:
+            run.usage = usage
+            return body
+
+        return Rival(go_on, _nothing)
+
+    async def whole(
+        self,
+        run: Run,
+        model: Model,
+        upstream: Upstream,
+        slot: Slot,
+        hedge: Hedge[bytes] | None,
+    ) -> bytes:
         """The client's body. Raises ApiError."""
         operation = run.operation
         streamed = operation.streams_from(upstream.deployment)
-        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed)
+        late = None if hedge is None else (hedge.after, hedge.late)
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed, late=late)
         response: Response | None = None
         try:
             body = await self._body(run, upstream)
@@ -280,3 +365,24 @@ def _collector(run: Run, tools: AnswerTools | None) -> AnswerCollector:
         answer_id=run.answer_id,
         rules=ANY_CALLS if tools is None else tools.rules,
     )
+
+
+async def _first_content(reader: EventStream, stream: AnswerStream) -> list[bytes]:
+    """Events up to the first that brings content or ends the answer. Raises UpstreamFailure."""
+    events: list[bytes] = []
+    while more := await reader.next():
+        events += more
+        for event in more:
+            stream.feed(event)
+        if stream.committed or stream.finished:
+            return events
+    raise UpstreamCut("The model's answer ended early.")
+
+
+def _came(hedge: Hedge[None], slot: Slot) -> None:
+    hedge.call_off()
+    slot.first_token()
+
+
+def _nothing() -> None:
+    """A whole answer holds no connection."""

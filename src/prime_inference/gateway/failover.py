@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from prime_inference.domain.errors import (
@@ -26,6 +27,7 @@ from prime_inference.domain.errors import (
 from prime_inference.domain.models import Deployment
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.continuation import same_revision
+from prime_inference.gateway.hedging import Contend, Hedge, Second
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream, Upstreams
@@ -35,7 +37,7 @@ from prime_inference.reliability.runner import wait_for_slot
 from prime_inference.reliability.slots import Refusal, Slot
 
 T = TypeVar("T")
-Attempt = Callable[[Upstream, Slot], Awaitable[T]]
+Attempt = Callable[[Upstream, Slot, Hedge[T] | None], Awaitable[T]]
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
@@ -52,38 +54,96 @@ class Failover:
         self._homes = Homes()
 
     async def first_that_answers(
-        self, run: Run, able: Sequence[Upstream], attempt: Attempt[T]
+        self, run: Run, able: Sequence[Upstream], attempt: Attempt[T], contend: Contend[T]
     ) -> T:
-        """Attempt until one of `able` succeeds.
+        """Attempt until one of `able` succeeds; `contend` makes a second attempt beside a late one.
 
         Raises UpstreamFailure: the one of the last round that tells most, or at once what
-        no other deployment can mend (a refusal, or a failure after content was sent).
+        no other deployment can mend (a refusal, or an answer cut off that nobody can continue).
         """
         guard = self._guard
         guard.began(run.model)
         tries: _Tries | None = None
-        upstream = able[0] if len(able) == 1 else self._first(run, able)
+        hedge: Hedge[T] | None = None
+        upstream = able[0]
+        if len(able) > 1:
+            upstream = self._first(run, able)
+            hedge = self._hedge(run, able, upstream, contend)
         slot = guard.admit(upstream.deployment.id)
+        going = attempt
         while True:
+            second: Second[T] | None = None
             if isinstance(slot, Refusal):
-                if tries is None:
-                    tries = _Tries(guard, self._upstreams, run)
+                tries = tries or _Tries(guard, self._upstreams, run)
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
                 try:
-                    answer = await attempt(upstream, slot)
+                    answer = await going(upstream, slot, hedge)
                 except UpstreamFailure as failure:
                     self._failed(run, upstream, slot, failure)
-                    if tries is None:
-                        tries = _Tries(guard, self._upstreams, run)
+                    tries = tries or _Tries(guard, self._upstreams, run)
                     tries.failed(upstream, failure)
+                    second = await self._outcome(hedge, tries)
+                except asyncio.CancelledError:
+                    if hedge is None or (second := hedge.overtook()) is None:
+                        raise
+                    slot.late(whole=not run.operation.stream)
+                    tries = _Tries(guard, self._upstreams, run)
+                    tries.left(upstream)
                 else:
-                    slot.record(Outcome.ANSWERED)
+                    _answered(run, slot, measure=len(able) > 1)
                     return answer
                 finally:
+                    if hedge is not None:
+                        hedge.call_off()
                     slot.release()
-            upstream, slot = await tries.next()
+            hedge = None  # one is enough for a request
+            going = attempt
+            if second is None:
+                upstream, slot = await tries.next()
+            else:
+                upstream, slot, going = second
+
+    def _hedge(
+        self, run: Run, able: Sequence[Upstream], upstream: Upstream, contend: Contend[T]
+    ) -> Hedge[T] | None:
+        """What is done if this attempt is late; None as long as nobody can tell what late is."""
+        whole = not run.operation.stream
+        after = self._guard.hedge_after(upstream.deployment.id, whole=whole)
+        if after is None:
+            return None
+        return Hedge(after, partial(self._place_beside, run, able, upstream), contend)
+
+    def _place_beside(
+        self, run: Run, able: Sequence[Upstream], upstream: Upstream
+    ) -> tuple[Upstream, Slot] | None:
+        """Another deployment and a slot on it, if the budget has room for a second attempt."""
+        guard = self._guard
+        by_id = {each.deployment.id: each for each in able if each is not upstream}
+        for name in guard.candidates(run.model):
+            if name not in by_id or guard.is_ejected(name):
+                continue
+            slot = guard.admit(name)
+            if isinstance(slot, Slot):
+                if guard.may_hedge(run.model):
+                    run.hedged = True
+                    return by_id[name], slot
+                slot.release()
+                return None
+        return None
+
+    async def _outcome(self, hedge: Hedge[T] | None, tries: _Tries) -> Second[T] | None:
+        """What becomes of the second attempt when the first has failed."""
+        if hedge is None:
+            return None
+        second = await hedge.outcome()
+        if second is None and hedge.failed is not None:
+            upstream, failure = hedge.failed
+            if not _is_full(failure):
+                upstream.statistics.failure(self._deadlines.now())
+            tries.failed(upstream, failure)
+        return second
 
     def _first(self, run: Run, able: Sequence[Upstream]) -> Upstream:
         """The session's own, else the best; any, if the guard offers none of the able."""
@@ -134,6 +194,10 @@ class _Tries:
         self._seen.add(upstream.deployment.id)
         self._full.add(upstream.deployment.id)
         self._failures.append(refusal.error(self._run.model))
+
+    def left(self, upstream: Upstream) -> None:
+        """It was slower than another."""
+        self._seen.add(upstream.deployment.id)
 
     def failed(self, upstream: Upstream, failure: UpstreamFailure) -> None:
         """An attempt on it did not succeed."""
@@ -266,6 +330,12 @@ class _Tries:
         if self._cut is not None:  # not that nobody could go on
             return self._cut
         return min(self._failures or self._earlier, key=_says_less)
+
+
+def _answered(run: Run, slot: Slot, *, measure: bool) -> None:
+    slot.record(Outcome.ANSWERED)
+    if measure and not run.operation.stream:
+        slot.whole_answer()
 
 
 def _is_full(failure: UpstreamFailure) -> bool:

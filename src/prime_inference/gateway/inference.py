@@ -138,7 +138,10 @@ class Inference:
         try:
             keep_record = len(able) > 1 and continuation.may_resume(run.operation)
             await self._failover.first_that_answers(
-                run, able, partial(self._attempts.stream, run, model, relay, keep_record)
+                run,
+                able,
+                partial(self._attempts.stream, run, model, relay, keep_record),
+                partial(self._attempts.contend, run, model, relay, keep_record),
             )
         except ApiError as error:
             relay.fail(error)
@@ -148,7 +151,10 @@ class Inference:
 
     async def _whole(self, run: Run, model: Model, able: Sequence[Upstream], reply: Reply) -> None:
         body = await self._failover.first_that_answers(
-            run, able, partial(self._attempts.whole, run, model)
+            run,
+            able,
+            partial(self._attempts.whole, run, model),
+            partial(self._attempts.contend_whole, run, model),
         )
         reply.send(200, run.headers(JSON_HEADERS), body)
 

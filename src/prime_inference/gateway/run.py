@@ -26,6 +26,7 @@ class Run(Struct, gc=False):
     usage: Usage = NO_USAGE
     committed: bool = False  # content has been sent: no attempt may start over
     resumable: bool = False  # what was sent could be continued by another engine
+    hedged: bool = False
     pieces: int = 0  # attempts that have brought content
     first_token: float = 0.0  # seconds since `started`; 0 within one tick of the clock
     outcome: Outcome = "refused"
@@ -66,4 +67,5 @@ class Run(Struct, gc=False):
             first_token_seconds=self.first_token,
             duration_seconds=now - self.started,
             continuations=self.pieces - 1 if self.pieces > 1 else 0,
+            hedged=self.hedged,
         )
