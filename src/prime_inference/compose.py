@@ -34,6 +34,7 @@ from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.canary import Canaries
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
+from prime_inference.gateway.decision_log import DecisionLog
 from prime_inference.gateway.fleet_api import FleetApi
 from prime_inference.gateway.fleet_metrics import FleetMetrics
 from prime_inference.gateway.fleet_status import fleet_view
@@ -229,9 +230,8 @@ async def listening(
         deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
     )
     coordination = options.coordination(loop.time)
-    canaries = Canaries(upstreams)
+    canaries, health = Canaries(upstreams), HealthChecks(catalog, guard, random)
     runner = Runner(guard, coordination, loop.time, canaries.send)
-    health = HealthChecks(catalog, guard, random)
     inference = Inference(
         catalog,
         upstreams,
@@ -246,7 +246,7 @@ async def listening(
     app = Gateway(Authenticator(keys), inference, models_api, metrics)
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard)
-    metrics.register(FleetMetrics(live))
+    metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
     control = ControlListener(
         metrics,
         settlement,
@@ -255,7 +255,8 @@ async def listening(
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
-    background = [_for_ever(each) for each in (control.watch_loop(), runner.run(), health.run())]
+    work = (control.watch_loop(), runner.run(), health.run(), DecisionLog(guard).watch())
+    background = [_for_ever(each) for each in work]
     if follow is not None:
         background.append(_for_ever(follow(live)))
     endpoint_file = EndpointFile(options.state_dir)
