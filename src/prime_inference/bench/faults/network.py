@@ -17,7 +17,15 @@ from prime_inference.bench.faults.stage import (
 )
 from prime_inference.bench.faults.traffic import traffic
 
-TWO_LINKED = Setting(("east", "west"), gateways=2, store=True, links=True, first_token=0.02, slots=512)
+TWO_LINKED = Setting(
+    ("east", "west"),
+    gateways=2,
+    store=True,
+    links=True,
+    slots=512,  # a quarter of them for the first 10 s, while the store learns
+    first_token=0.0,
+    warm_up=False,
+)
 RATE = 15.0  # requests a second: both cores of a small machine have time to spare
 
 
@@ -58,13 +66,10 @@ async def brown_out(scene: Scene) -> Finding:
         finding.attempts = f"{slow}e/{quick}w"
         share = slow / max(1, slow + quick)
         finding.check("traffic_moves", share < 0.25, f"{share:.0%} went to the slow one")
-        opened = [await _breaker_openings(stage, number) for number in range(2)]
-        finding.check("breaker_stays_closed", not any(opened), f"opened {opened} times")
+        states = [(await stage.breakers(gateway))["east"] for gateway in stage.gateways]
+        closed = all(state == "closed" for state in states)
+        finding.check("breaker_stays_closed", closed, ", ".join(states))
     return finding
-
-
-async def _breaker_openings(stage: Stage, number: int) -> float:
-    return await stage.metric("prime_breaker_openings_total", stage.gateways[number])
 
 
 async def partition(scene: Scene) -> Finding:

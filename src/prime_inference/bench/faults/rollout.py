@@ -55,27 +55,27 @@ async def gateway_killed(scene: Scene) -> Finding:
 
 
 async def deployment_moves(scene: Scene) -> Finding:
-    """A deployment is added, one drained and one removed while traffic flows: nobody notices."""
+    """A deployment is added and two are removed while traffic flows: nobody notices."""
     finding = Finding()
     async with staged(scene.folder, FLEET) as stage:
-        async with MockEngine(pace=PACE, answer_tokens=60) as engine:
-            async with traffic(stage.gateways, RATE) as flow:
-                await asyncio.sleep(1.5)
-                stage.deployments["north"] = Deployment("north", "dc-north", engine, slots=256)
-                stage.write_fleet()
-                await asyncio.sleep(3)
-                stage.write_fleet([stage.deployments[name] for name in ("north", "west")])
-                await asyncio.sleep(3)
-                drained = stage.deployments["east"].engine.load.in_flight
-                stage.write_fleet([stage.deployments["north"]])
-                await asyncio.sleep(3)
-            judge_all(finding, flow.answers)
-            finding.attempts = stage.attempts
-            new = stage.deployments["north"].attempts
-            finding.check("new_one_serves", new > 0, f"{new} requests")
-            finding.check("old_one_ends", drained == 0, f"{drained} on the removed one")
-            finding.check("all_moved", *_moved(stage))
-            del stage.deployments["north"]
+        engine = MockEngine(pace=PACE, answer_tokens=60)
+        await engine.start()
+        async with traffic(stage.gateways, RATE) as flow:
+            await asyncio.sleep(1.5)
+            stage.deployments["north"] = Deployment("north", "dc-north", engine, slots=256)
+            stage.write_fleet()
+            await asyncio.sleep(3)
+            stage.write_fleet([stage.deployments[name] for name in ("north", "west")])
+            await asyncio.sleep(3)
+            removed = stage.deployments["east"].engine.load.in_flight
+            stage.write_fleet([stage.deployments["north"]])
+            await asyncio.sleep(3)
+        judge_all(finding, flow.answers)
+        finding.attempts = stage.attempts
+        new = stage.deployments["north"].attempts
+        finding.check("new_one_serves", new > 0, f"{new} requests")
+        finding.check("old_one_ends", removed == 0, f"{removed} on the removed one")
+        finding.check("all_moved", *_moved(stage))
     return finding
 
 
@@ -87,5 +87,5 @@ def _moved(stage: Stage) -> tuple[bool, str]:
 ROLLOUT = (
     Scenario("F15", "Rolling restart of all gateways", rolling_restart),
     Scenario("F16", "A gateway is killed", gateway_killed),
-    Scenario("F17", "Deployments added, drained, removed", deployment_moves),
+    Scenario("F17", "Deployments added and removed", deployment_moves),
 )

@@ -15,9 +15,7 @@ from prime_inference.bench.faults.store import Store
 from prime_inference.bench.faults.traffic import Traffic, traffic
 
 RATE = 15.0
-THREE = Setting(
-    ("east", "west"), gateways=3, store=True, first_token=0.0, slots=48, warm_up=False
-)
+THREE = Setting(("east", "west"), gateways=3, store=True, first_token=0.0, slots=48, warm_up=False)
 SETTLE_SECONDS = 12.0  # a lease time and a bit: replicas hold what the traffic needs
 AWAY_SECONDS = 15.0  # a lease time and a half: every block has ended meanwhile
 SLOWEST = 5.0  # seconds; an answer takes one: nothing waits for the store
@@ -130,10 +128,15 @@ def _odd(refused: list[Answer]) -> str:
     return f"{odd[0].status}: {odd[0].error}" if odd else "all have Retry-After"
 
 
+def _faketime() -> Path | None:
+    """The library that gives a process another clock, where the machine has it."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+
+
 async def clock_skew(scene: Scene) -> Finding:
     """Replicas an hour apart, one with a clock 1 % too fast, share slots as if they were not."""
     finding = Finding()
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    library = _faketime()
     if library is None:
         finding.skipped = "needs libfaketime (Debian: apt install faketime)"
         return finding
