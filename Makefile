@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv quick check format lock sim faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv quick check check-alerts format lock sim faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -83,6 +83,12 @@ check: $(VENV)/dev  ## lint, format, types, import rules, commands in the docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs_commands.py check $(wildcard *.md docs/*.md docs/*/*.md)
+
+check-alerts: $(VENV)/dev  ## the alert rules and their tests, with promtool; the names in the dashboard
+	@command -v promtool >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus >/dev/null; \
+	else echo "promtool is missing: it comes with Prometheus"; exit 1; fi
+	$(BIN)/python -m pytest -q tests/gateway/test_deploy.py
 
 SEEDS ?= 500
 SEED_START ?= 0

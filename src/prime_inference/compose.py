@@ -31,8 +31,10 @@ from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_
 from prime_inference.gateway.access_log import AccessLog
 from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
+from prime_inference.gateway.canary import Canaries
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
+from prime_inference.gateway.decision_log import DecisionLog
 from prime_inference.gateway.fleet_api import FleetApi
 from prime_inference.gateway.fleet_metrics import FleetMetrics
 from prime_inference.gateway.fleet_status import fleet_view
@@ -40,6 +42,7 @@ from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
+from prime_inference.gateway.readiness import HealthChecks
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.stop_signal import StoppedAtOnce, StopSignal
 from prime_inference.gateway.upstreams import Upstreams
@@ -208,12 +211,14 @@ async def listening(
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
-    guard = Guard(secrets.token_hex(8), Settings(), loop.time, random or Random())  # noqa: S311
+    random = random or Random()  # noqa: S311
+    guard = Guard(secrets.token_hex(8), Settings(), loop.time, random, canary=True)
     guard.configure(
         deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
     )
     coordination = options.coordination(loop.time)
-    runner = Runner(guard, coordination, loop.time)
+    canaries, health = Canaries(upstreams), HealthChecks(catalog, guard, random)
+    runner = Runner(guard, coordination, loop.time, canaries.send)
     inference = Inference(
         catalog,
         upstreams,
@@ -227,7 +232,7 @@ async def listening(
     app = Gateway(Authenticator(keys), inference, models_api, metrics)
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard)
-    metrics.register(FleetMetrics(live))
+    metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
     control = ControlListener(
         metrics,
         settlement,
@@ -236,7 +241,8 @@ async def listening(
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
-    background = [_for_ever(control.watch_loop()), _for_ever(runner.run())]
+    work = (control.watch_loop(), runner.run(), health.run(), DecisionLog(guard).watch())
+    background = [_for_ever(each) for each in work]
     if follow is not None:
         background.append(_for_ever(follow(live)))
     endpoint_file = EndpointFile(options.state_dir)

@@ -8,6 +8,9 @@ from typing import Literal
 EngineKind = Literal["llama.cpp", "vllm", "openai"]
 """Which dialect of OpenAI's API a deployment speaks (see `gateway.dialects`)."""
 
+HealthCheck = Literal["none", "llama.cpp", "vllm", "dynamo"]
+"""How to ask a deployment whether it can serve (see `gateway.readiness`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
@@ -46,5 +49,6 @@ class Deployment:
     parameters: frozenset[str] = field(default_factory=frozenset)  # OpenAI's, that it honours
     routes: frozenset[str] = frozenset({"chat/completions", "completions"})
     schema_alternatives: int = 1000  # OpenAI's limit on enum values; a schema may have so many
+    health: HealthCheck = "none"
     draining: bool = False  # it is offered no more requests; those it has go on
     revision: str = ""  # if it is another than the model's, in the middle of a rollout say

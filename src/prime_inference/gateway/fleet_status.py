@@ -10,7 +10,10 @@ from prime_inference.domain.models import Deployment
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
-from prime_inference.reliability.guard import DeploymentStatus, Guard
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.status import DeploymentStatus
+
+STATES = ("serving", "ejected", "unhealthy", "draining", "drained")
 
 
 class DeploymentView(Struct, frozen=True):
@@ -21,7 +24,7 @@ class DeploymentView(Struct, frozen=True):
     datacenter: str
     base_url: str
     engine: str
-    state: str  # serving, ejected, unhealthy, draining, drained
+    state: str  # one of STATES
     breaker: str
     cause: str | None  # why the breaker is not closed
     healthy: bool

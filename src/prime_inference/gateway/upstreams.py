@@ -56,6 +56,10 @@ class Upstreams:
         """The upstreams of a model; empty when it has none."""
         return [self._of(deployment) for deployment in self._catalog.deployments(model_id)]
 
+    def find(self, deployment_id: str) -> Upstream | None:
+        """The upstream of a deployment that has been in use; None if there is none."""
+        return self._by_id.get(deployment_id)
+
     def on_route(self, model_id: str, route: str) -> Sequence[Upstream]:
         """The upstreams of a model that serve `route`, e.g. chat/completions."""
         known = self._on_route.get((model_id, route))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from prime_inference.ports.clock import Clock
@@ -49,6 +50,7 @@ class Runner:
         self._coordination = coordination
         self._clock = clock
         self._canary = canary
+        self.calls: Counter[tuple[str, bool]] = Counter()  # to the store: what, and if it answered
         self._woken = asyncio.Event()
         guard.wake = self._woken.set
 
@@ -82,8 +84,10 @@ class Runner:
         try:
             reply = await self._ask(command)
         except CoordinationUnavailable:
+            self.calls[type(command).__name__, False] += 1
             self._guard.fail(command)
         else:
+            self.calls[type(command).__name__, True] += 1
             self._guard.accept(command, reply)
         self._woken.set()
 

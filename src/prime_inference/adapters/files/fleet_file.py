@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, inspect
 
 from prime_inference.adapters.files.fleet_changes import FleetChanges
 from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch
-from prime_inference.domain.models import Deployment, EngineKind, Model, Pricing
+from prime_inference.domain.models import Deployment, EngineKind, HealthCheck, Model, Pricing
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.wire.http_client import Origin
 
@@ -29,6 +29,13 @@ ROUTES: Mapping[EngineKind, frozenset[str]] = {
     "llama.cpp": frozenset({"chat/completions", "completions", "embeddings"}),
 }
 """What an engine serves unless the file says otherwise."""
+
+HEALTH: Mapping[EngineKind, HealthCheck] = {
+    "vllm": "vllm",
+    "openai": "none",  # OpenAI's API has no such question
+    "llama.cpp": "llama.cpp",
+}
+"""How to ask an engine whether it can serve, unless the file says otherwise."""
 
 
 class PricingEntry(Struct, frozen=True):
@@ -74,6 +81,7 @@ class DeploymentEntry(Struct, frozen=True):
     parameters: frozenset[str] | None = None  # None: those of the engine
     routes: frozenset[Route] | None = None  # None: those of the engine
     schema_alternatives: Count | None = None
+    health: HealthCheck | None = None  # None: that of the engine
     draining: bool = False
     model_file: str = ""  # GGUF, for a llama.cpp that is started here; beside this file
     mock: MockEntry = MockEntry()
@@ -241,6 +249,7 @@ class FleetFile:
             upstream_model=entry.upstream_model or entry.model,
             parameters=known if entry.parameters is None else entry.parameters,
             routes=ROUTES[engine] if entry.routes is None else frozenset(entry.routes),
+            health=entry.health or HEALTH[engine],
             draining=entry.draining,
         )
         if entry.schema_alternatives is None:
