@@ -34,3 +34,4 @@ class Generation(Struct, frozen=True, gc=False):
     first_token_seconds: float
     duration_seconds: float
     continuations: int = 0  # times that another engine went on with the answer
+    hedged: bool = False  # a second attempt was begun beside a late one

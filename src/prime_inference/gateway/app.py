@@ -26,6 +26,7 @@ from prime_inference.gateway.operations import (
     embedding_operation,
 )
 from prime_inference.gateway.request_ids import request_ids
+from prime_inference.gateway.sessions import session_name
 from prime_inference.wire.http import Headers, Reply, Request
 from prime_inference.wire.openai.bounds import SchemaBounds
 from prime_inference.wire.openai.chat_request import decode_chat_request
@@ -99,12 +100,16 @@ class Gateway:
 
     def _chat(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
         key = self._auth.authenticate(request)
-        operation = chat_operation(decode_chat_request(request.body, self._schemas))
+        operation = chat_operation(
+            decode_chat_request(request.body, self._schemas), session_name(request)
+        )
         return self._inference.serve(operation, key, request_id, reply)
 
     def _completions(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
         key = self._auth.authenticate(request)
-        operation = completion_operation(decode_completion_request(request.body))
+        operation = completion_operation(
+            decode_completion_request(request.body), session_name(request)
+        )
         return self._inference.serve(operation, key, request_id, reply)
 
     def _embeddings(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prime_inference.domain.errors import (
     ContextLengthExceeded,
+    UpstreamCut,
     UpstreamFailure,
     UpstreamMalformed,
     UpstreamRefused,
@@ -12,9 +15,11 @@ from prime_inference.domain.errors import (
 from prime_inference.domain.models import Model
 from prime_inference.gateway import continuation
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
+from prime_inference.gateway.hedging import Hedge, Rival
 from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import session_header
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.outcome import outcome_of
@@ -25,6 +30,8 @@ from prime_inference.wire.openai.answers import Answer, answer_usage, decode_ans
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
 from prime_inference.wire.openai.logprobs import keep_alternatives
+from prime_inference.wire.openai.said import Said
+from prime_inference.wire.openai.stream import AnswerStream
 from prime_inference.wire.openai.whole import rebuild_answer
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half of it
@@ -46,40 +53,33 @@ class Attempts:
         keep_record: bool,
         upstream: Upstream,
         slot: Slot,
+        hedge: Hedge[None] | None,
     ) -> None:
         """One attempt at a stream; after the commit point it goes on with what was sent.
 
         `keep_record`: another deployment may have to go on with this answer.
         """
         since = run.started if relay.committed else None  # one answer, one total
-        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since)
+        late = None if hedge is None else (hedge.after, hedge.late)
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since, late=late)
         response: Response | None = None
         relay.brought_content = False
         try:
             if relay.committed:
                 response = await self._take_up(run, model, relay, upstream, slot, clocks)
             else:
-                response = await self._begin(run, model, relay, keep_record, upstream, slot, clocks)
-            await relay.relay(response, clocks)
+                body, said = _first_request(run, keep_record, upstream)
+                came = slot.first_token if hedge is None else partial(_came, hedge, slot)
+                relay.begin(came, relay.new_stream(said))
+                path = f"/{run.operation.route}"
+                response = await self._open(run, model, upstream, clocks, path, body)
+            await relay.relay(EventStream(response), clocks)
         except UpstreamFailure as failure:
-            if not self._is_long_enough(run, relay, upstream):
-                if relay.committed:
-                    self._judge(run, relay, failure)
-                raise
-            slot.record(outcome_of(failure, failure.upstream_status))
-            relay.cut_short()
+            self._mend(run, relay, upstream, slot, failure)
         finally:
-            clocks.stop()
-            run.usage = relay.usage
-            if relay.brought_content:
-                run.pieces += 1
-            if relay.committed:
-                run.committed = True
-                run.first_token = relay.first_content_at - run.started
-            if response is not None:
-                response.release() if relay.complete else response.close()
+            self._ended(run, relay, response, clocks)
 
-    async def _begin(
+    async def contend(
         self,
         run: Run,
         model: Model,
@@ -87,16 +87,68 @@ class Attempts:
         keep_record: bool,
         upstream: Upstream,
         slot: Slot,
-        clocks: AttemptClocks,
-    ) -> Response:
-        operation = run.operation
-        if not keep_record:
-            relay.begin(slot.first_token)
-            body = operation.body(upstream.deployment)
-        else:
-            body, said = continuation.begin(operation, upstream.deployment)
-            relay.begin(slot.first_token, said)
-        return await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
+    ) -> Rival[None]:
+        """A second attempt at a stream, as far as its first content."""
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
+        body, said = _first_request(run, keep_record, upstream)
+        response: Response | None = None
+        try:
+            response = await self._open(
+                run, model, upstream, clocks, f"/{run.operation.route}", body
+            )
+            reader = EventStream(response)
+            events = await _first_content(reader, relay.new_stream())
+        except BaseException:
+            clocks.stop()
+            if response is not None:
+                response.close()
+            raise
+
+        async def go_on() -> None:
+            relay.begin(slot.first_token, relay.new_stream(said))
+            relay.brought_content = False
+            try:
+                await relay.relay(reader, clocks, events)
+            except UpstreamFailure as failure:
+                self._mend(run, relay, upstream, slot, failure)
+            finally:
+                self._ended(run, relay, response, clocks)
+
+        def abandon() -> None:
+            clocks.stop()
+            response.close()
+
+        return Rival(go_on, abandon)
+
+    def _mend(
+        self,
+        run: Run,
+        relay: StreamRelay,
+        upstream: Upstream,
+        slot: Slot,
+        failure: UpstreamFailure,
+    ) -> None:
+        """End an answer of which only the word of its end is missing. Raises `failure` if not."""
+        if not self._is_long_enough(run, relay, upstream):
+            if relay.committed:
+                self._judge(run, relay, failure)
+            raise failure
+        slot.record(outcome_of(failure, failure.upstream_status))
+        relay.cut_short()
+
+    @staticmethod
+    def _ended(
+        run: Run, relay: StreamRelay, response: Response | None, clocks: AttemptClocks
+    ) -> None:
+        clocks.stop()
+        run.usage = relay.usage
+        if relay.brought_content:
+            run.pieces += 1
+        if relay.committed:
+            run.committed = True
+            run.first_token = relay.first_content_at - run.started
+        if response is not None:
+            response.release() if relay.complete else response.close()
 
     async def _take_up(
         self,
@@ -149,11 +201,32 @@ class Attempts:
         left = continuation.tokens_left(run.operation, upstream.deployment, said)
         return left is not None and left <= 0
 
-    async def whole(self, run: Run, model: Model, upstream: Upstream, slot: Slot) -> bytes:
+    async def contend_whole(
+        self, run: Run, model: Model, upstream: Upstream, slot: Slot
+    ) -> Rival[bytes]:
+        """A second attempt at a whole answer, to its end."""
+        body = await self.whole(run, model, upstream, slot, None)
+        usage = run.usage
+
+        async def go_on() -> bytes:
+            run.usage = usage
+            return body
+
+        return Rival(go_on, _nothing)
+
+    async def whole(
+        self,
+        run: Run,
+        model: Model,
+        upstream: Upstream,
+        slot: Slot,
+        hedge: Hedge[bytes] | None,
+    ) -> bytes:
         """The client's body. Raises ApiError."""
         operation = run.operation
         streamed = operation.streams_from(upstream.deployment)
-        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed)
+        late = None if hedge is None else (hedge.after, hedge.late)
+        clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed, late=late)
         response: Response | None = None
         try:
             body = operation.body(upstream.deployment)
@@ -219,7 +292,8 @@ class Attempts:
             "POST",
             path,
             body,
-            headers=b"x-request-id: %b\r\n" % run.id.encode(),
+            headers=b"x-request-id: %b\r\n%b"
+            % (run.id.encode(), session_header(run.session) if run.operation.session else b""),
             connect_seconds=self._clocks.connect,
             watch=clocks.watch,
         )
@@ -234,3 +308,30 @@ class Attempts:
         raise upstream_error(
             response.status, error, response.header(b"retry-after"), model.context_tokens
         )
+
+
+def _first_request(run: Run, keep_record: bool, upstream: Upstream) -> tuple[bytes, Said | None]:
+    if keep_record:
+        return continuation.begin(run.operation, upstream.deployment)
+    return run.operation.body(upstream.deployment), None
+
+
+async def _first_content(reader: EventStream, stream: AnswerStream) -> list[bytes]:
+    """Events up to the first that brings content or ends the answer. Raises UpstreamFailure."""
+    events: list[bytes] = []
+    while more := await reader.next():
+        events += more
+        for event in more:
+            stream.feed(event)
+        if stream.committed or stream.finished:
+            return events
+    raise UpstreamCut("The model's answer ended early.")
+
+
+def _came(hedge: Hedge[None], slot: Slot) -> None:
+    hedge.call_off()
+    slot.first_token()
+
+
+def _nothing() -> None:
+    """A whole answer holds no connection."""

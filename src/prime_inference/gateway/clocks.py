@@ -119,7 +119,8 @@ class AttemptClocks:
     looks at `at`, the earlier of their ends.
     """
 
-    __slots__ = ("_deadlines", "_expired", "_limits", "_name", "_response", "_total_at", "at")
+    __slots__ = ("_deadlines", "_expired", "_late", "_limits", "_name", "_response", "_started",
+                 "_total_at", "at")  # fmt: skip
 
     def __init__(
         self,
@@ -128,16 +129,22 @@ class AttemptClocks:
         *,
         streamed: bool,
         since: float | None = None,  # when the total began, if not now
+        late: tuple[float, Callable[[], None]] | None = None,  # whom to call if nothing came
     ) -> None:
         self._deadlines = deadlines
         self._limits = limits
         self._response: Response | None = None
         self._expired: UpstreamTimeout | None = None
         longest = limits.total if streamed else min(limits.whole, limits.total)
-        self._total_at = self.at = (deadlines.now() if since is None else since) + longest
+        self._started = deadlines.now()
+        self._total_at = self.at = (self._started if since is None else since) + longest
         self._name = "total"
+        self._late: Callable[[], None] | None = None
         if streamed:
             self._run("first_token", limits.first_token)
+        if late is not None and self._started + late[0] < self.at:
+            self._late = late[1]
+            self.at = self._started + late[0]
         deadlines.add(self)
 
     def watch(self, response: Response) -> None:
@@ -157,6 +164,7 @@ class AttemptClocks:
 
     def hold(self) -> None:
         """The client is behind: while nothing is read, the upstream cannot be late."""
+        self._late = None
         self.at = self._total_at
 
     def resume(self) -> None:
@@ -169,11 +177,23 @@ class AttemptClocks:
 
     def callback(self) -> None:
         """Called by `Deadlines` when `at` has passed."""
+        if self._late is not None:
+            self._call_late(self._late)
+            return
         name = "total" if self.at >= self._total_at else self._name
         self._expired = UpstreamTimeout(MESSAGES[name], clock=name)
         if self._response is not None:
             self._response.fail(self._expired)
 
+    def _call_late(self, late: Callable[[], None]) -> None:
+        self._late = None
+        self.at = self._total_at
+        if self._name == "first_token":
+            self.at = min(self._started + self._limits.first_token, self._total_at)
+        self._deadlines.add(self)
+        late()
+
     def _run(self, name: str, seconds: float) -> None:
+        self._late = None
         self._name = name
         self.at = min(self._deadlines.now() + seconds, self._total_at)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from prime_inference.domain.errors import (
@@ -26,7 +27,9 @@ from prime_inference.domain.errors import (
 from prime_inference.domain.models import Deployment
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.continuation import same_revision
+from prime_inference.gateway.hedging import Contend, Hedge, Second
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
@@ -34,7 +37,7 @@ from prime_inference.reliability.runner import wait_for_slot
 from prime_inference.reliability.slots import Refusal, Slot
 
 T = TypeVar("T")
-Attempt = Callable[[Upstream, Slot], Awaitable[T]]
+Attempt = Callable[[Upstream, Slot, Hedge[T] | None], Awaitable[T]]
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
@@ -48,40 +51,110 @@ class Failover:
         self._guard = guard
         self._upstreams = upstreams
         self._deadlines = deadlines
+        self._homes = Homes()
 
     async def first_that_answers(
-        self, run: Run, able: Sequence[Upstream], attempt: Attempt[T]
+        self, run: Run, able: Sequence[Upstream], attempt: Attempt[T], contend: Contend[T]
     ) -> T:
-        """Attempt until one of `able` succeeds.
+        """Attempt until one of `able` succeeds; `contend` makes a second attempt beside a late one.
 
         Raises UpstreamFailure: the one of the last round that tells most, or at once what
-        no other deployment can mend (a refusal, or a failure after content was sent).
+        no other deployment can mend (a refusal, or an answer cut off that nobody can continue).
         """
         guard = self._guard
         guard.began(run.model)
         tries: _Tries | None = None
-        upstream = able[0] if len(able) == 1 else _best(guard, run.model, able)
+        hedge: Hedge[T] | None = None
+        upstream = able[0]
+        if len(able) > 1:
+            upstream = self._first(run, able)
+            hedge = self._hedge(run, able, upstream, contend)
         slot = guard.admit(upstream.deployment.id)
+        going = attempt
         while True:
+            second: Second[T] | None = None
             if isinstance(slot, Refusal):
-                if tries is None:
-                    tries = _Tries(guard, self._upstreams, run)
+                tries = tries or _Tries(guard, self._upstreams, run)
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
                 try:
-                    answer = await attempt(upstream, slot)
+                    answer = await going(upstream, slot, hedge)
                 except UpstreamFailure as failure:
                     self._failed(run, upstream, slot, failure)
-                    if tries is None:
-                        tries = _Tries(guard, self._upstreams, run)
+                    tries = tries or _Tries(guard, self._upstreams, run)
                     tries.failed(upstream, failure)
+                    second = await self._outcome(hedge, tries)
+                except asyncio.CancelledError:
+                    if hedge is None or (second := hedge.overtook()) is None:
+                        raise
+                    slot.late(whole=not run.operation.stream)
+                    tries = _Tries(guard, self._upstreams, run)
+                    tries.left(upstream)
                 else:
-                    slot.record(Outcome.ANSWERED)
+                    _answered(run, slot, measure=len(able) > 1)
                     return answer
                 finally:
+                    if hedge is not None:
+                        hedge.call_off()
                     slot.release()
-            upstream, slot = await tries.next()
+            hedge = None  # one is enough for a request
+            going = attempt
+            if second is None:
+                upstream, slot = await tries.next()
+            else:
+                upstream, slot, going = second
+
+    def _hedge(
+        self, run: Run, able: Sequence[Upstream], upstream: Upstream, contend: Contend[T]
+    ) -> Hedge[T] | None:
+        """What is done if this attempt is late; None as long as nobody can tell what late is."""
+        whole = not run.operation.stream
+        after = self._guard.hedge_after(upstream.deployment.id, whole=whole)
+        if after is None:
+            return None
+        return Hedge(after, partial(self._place_beside, run, able, upstream), contend)
+
+    def _place_beside(
+        self, run: Run, able: Sequence[Upstream], upstream: Upstream
+    ) -> tuple[Upstream, Slot] | None:
+        """Another deployment and a slot on it, if the budget has room for a second attempt."""
+        guard = self._guard
+        by_id = {each.deployment.id: each for each in able if each is not upstream}
+        for name in guard.candidates(run.model):
+            if name not in by_id or guard.is_ejected(name):
+                continue
+            slot = guard.admit(name)
+            if isinstance(slot, Slot):
+                if guard.may_hedge(run.model):
+                    run.hedged = True
+                    return by_id[name], slot
+                slot.release()
+                return None
+        return None
+
+    async def _outcome(self, hedge: Hedge[T] | None, tries: _Tries) -> Second[T] | None:
+        """What becomes of the second attempt when the first has failed."""
+        if hedge is None:
+            return None
+        second = await hedge.outcome()
+        if second is None and hedge.failed is not None:
+            upstream, failure = hedge.failed
+            if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
+                upstream.statistics.failure(self._deadlines.now())
+            tries.failed(upstream, failure)
+        return second
+
+    def _first(self, run: Run, able: Sequence[Upstream]) -> Upstream:
+        """The session's own, else the best; any, if the guard offers none of the able."""
+        by_id = {upstream.deployment.id: upstream for upstream in able}
+        offered = [name for name in self._guard.candidates(run.model) if name in by_id]
+        if not offered:
+            return able[0]
+        # who is offered although he is ejected is to be probed, whatever session comes by
+        if run.session and not self._guard.is_ejected(offered[0]):
+            return by_id[self._homes.choose(run.session, by_id, offered)]
+        return by_id[offered[0]]
 
     def _failed(self, run: Run, upstream: Upstream, slot: Slot, failure: UpstreamFailure) -> None:
         """Note how an attempt failed. Raises the failure if no other deployment can mend it."""
@@ -121,6 +194,10 @@ class _Tries:
         self._seen.add(upstream.deployment.id)
         self._full.add(upstream.deployment.id)
         self._failures.append(refusal.error(self._run.model))
+
+    def left(self, upstream: Upstream) -> None:
+        """It was slower than another."""
+        self._seen.add(upstream.deployment.id)
 
     def failed(self, upstream: Upstream, failure: UpstreamFailure) -> None:
         """An attempt on it did not succeed."""
@@ -210,7 +287,7 @@ class _Tries:
         while True:
             slot = await wait_for_slot(self._guard, model)
             if isinstance(slot, Refusal):
-                raise slot.error(model)
+                raise self._cut or slot.error(model)
             upstream = self._able().get(slot.deployment)
             if upstream is not None:
                 return upstream, slot
@@ -255,13 +332,10 @@ class _Tries:
         return min(self._failures or self._earlier, key=_says_less)
 
 
-def _best(guard: Guard, model: str, able: Sequence[Upstream]) -> Upstream:
-    """The first of the guard's order that is able; any, if the guard offers none of them."""
-    by_id = {upstream.deployment.id: upstream for upstream in able}
-    for name in guard.candidates(model):
-        if name in by_id:
-            return by_id[name]
-    return able[0]
+def _answered(run: Run, slot: Slot, *, measure: bool) -> None:
+    slot.record(Outcome.ANSWERED)
+    if measure and not run.operation.stream:
+        slot.whole_answer()
 
 
 def _is_full(failure: UpstreamFailure) -> bool:

@@ -25,6 +25,7 @@ from prime_inference.gateway.failover import Failover
 from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import session_of
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
@@ -67,6 +68,8 @@ class Inference:
             model = self._model(operation)
             run.model, run.revision = model.id, model.revision
             able = self._able(operation, model)
+            if operation.session or len(able) > 1:
+                run.session = session_of(key.tenant, operation)
             if operation.stream:
                 await self._stream(run, model, able, reply)
             else:
@@ -133,7 +136,10 @@ class Inference:
         try:
             keep_record = len(able) > 1 and continuation.may_resume(run.operation)
             await self._failover.first_that_answers(
-                run, able, partial(self._attempts.stream, run, model, relay, keep_record)
+                run,
+                able,
+                partial(self._attempts.stream, run, model, relay, keep_record),
+                partial(self._attempts.contend, run, model, relay, keep_record),
             )
         except ApiError as error:
             relay.fail(error)
@@ -143,7 +149,10 @@ class Inference:
 
     async def _whole(self, run: Run, model: Model, able: Sequence[Upstream], reply: Reply) -> None:
         body = await self._failover.first_that_answers(
-            run, able, partial(self._attempts.whole, run, model)
+            run,
+            able,
+            partial(self._attempts.whole, run, model),
+            partial(self._attempts.contend_whole, run, model),
         )
         reply.send(200, run.headers(JSON_HEADERS), body)
 

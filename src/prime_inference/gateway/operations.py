@@ -87,6 +87,7 @@ class Operation(Struct, frozen=True, gc=False):
     content: dict[str, Any]  # messages, prompt or input
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
+    session: str = ""  # what the client calls the conversation that it belongs to
     message_name: str = ""  # path of the first message's name, where one has any
 
     @property
@@ -153,7 +154,7 @@ def unsupported(name: str, model: str) -> UnsupportedParameter:
     return UnsupportedParameter(f"'{name}' is not supported by {model}. {hint}", param=name)
 
 
-def chat_operation(request: ChatRequest) -> Operation:
+def chat_operation(request: ChatRequest, session: str = "") -> Operation:
     prompts = _prompt_count(request.n)
     parameters = _chat_fields.of(request)
     if isinstance(request.response_format, TextFormat):
@@ -174,11 +175,12 @@ def chat_operation(request: ChatRequest) -> Operation:
         content={"messages": request.messages},
         schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
+        session=session or request.prompt_cache_key or "",
         message_name=_message_name(request),
     )
 
 
-def completion_operation(request: CompletionRequest) -> Operation:
+def completion_operation(request: CompletionRequest, session: str = "") -> Operation:
     prompts = _list_length(request.prompt)
     if prompts > 1 and request.stream:
         raise InvalidRequest("A streamed completion takes one prompt.", param="prompt")
@@ -195,6 +197,7 @@ def completion_operation(request: CompletionRequest) -> Operation:
         content={"prompt": request.prompt},
         schema_alternatives=0,
         check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
+        session=session or request.prompt_cache_key or "",
     )
 
 

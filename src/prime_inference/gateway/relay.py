@@ -15,7 +15,6 @@ from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http import HeaderLines, Reply, header_lines
-from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.continued import ContinuedStream
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.said import Said
@@ -53,7 +52,8 @@ class StreamRelay:
         self._deadlines = deadlines
         self._keep_alive_seconds = keep_alive_seconds
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
-        self._stream = self.begin(_nobody)
+        self._stream = self.new_stream()
+        self._first_token = _nobody
         self.first_content_at = 0.0  # event loop clock
         self.brought_content = False  # in the present attempt
         self.complete = False
@@ -73,10 +73,14 @@ class StreamRelay:
         """What the client has been sent, if a record is kept."""
         return self._stream.said
 
-    def begin(self, first_token: Callable[[], None], said: Said | None = None) -> AnswerStream:
+    def begin(self, first_token: Callable[[], None], stream: AnswerStream) -> None:
         """Start a new attempt's stream; `first_token` is called when its first content comes."""
         self._first_token = first_token
-        self._stream = AnswerStream(
+        self._stream = stream
+
+    def new_stream(self, said: Said | None = None) -> AnswerStream:
+        """The stream of one attempt, with the record that is kept of it."""
+        stream = AnswerStream(
             self._operation.shape,
             answer_id=self._answer_id,
             created=self._created,
@@ -85,8 +89,8 @@ class StreamRelay:
             choices=self._operation.choices,
             alternatives=self._operation.alternatives,
         )
-        self._stream.said = said
-        return self._stream
+        stream.said = said
+        return stream
 
     def resume(self, first_token: Callable[[], None], said: Said, stops: Sequence[str]) -> None:
         """Another engine goes on with the answer of which `said` is the record."""
@@ -99,12 +103,17 @@ class StreamRelay:
         self._reply.end()
         self.complete = True
 
-    async def relay(self, response: Response, clocks: AttemptClocks) -> None:
-        """Relay one attempt to its end. Raises UpstreamFailure if it ends early."""
+    async def relay(
+        self, reader: EventStream, clocks: AttemptClocks, events: Sequence[bytes] = ()
+    ) -> None:
+        """Relay one attempt to its end. Raises UpstreamFailure if it ends early.
+
+        `events` have been read already.
+        """
         try:
-            reader = EventStream(response)
-            while events := await reader.next():
+            while events := events or await reader.next():
                 self._forward(events, clocks)
+                events = ()
                 if self._stream.ended:
                     break
                 if self._reply.congested:
@@ -128,7 +137,7 @@ class StreamRelay:
     def stop(self) -> None:
         self._quiet.cancel()
 
-    def _forward(self, events: list[bytes], clocks: AttemptClocks) -> None:
+    def _forward(self, events: Sequence[bytes], clocks: AttemptClocks) -> None:
         stream = self._stream
         pieces = []
         try:

@@ -21,10 +21,12 @@ class Run(Struct, gc=False):
     started_at: float  # seconds since the epoch
     model: str = ""  # the catalogue's; what a client made up never becomes a label
     revision: str = ""  # the model's
+    session: int = 0  # key of the conversation it belongs to; 0: of none
     deployment: str = ""
     usage: Usage = NO_USAGE
     committed: bool = False  # content has been sent: no attempt may start over
     resumable: bool = False  # what was sent could be continued by another engine
+    hedged: bool = False
     pieces: int = 0  # attempts that have brought content
     first_token: float = 0.0  # seconds since `started`; 0 within one tick of the clock
     outcome: Outcome = "refused"
@@ -65,4 +67,5 @@ class Run(Struct, gc=False):
             first_token_seconds=self.first_token,
             duration_seconds=now - self.started,
             continuations=self.pieces - 1 if self.pieces > 1 else 0,
+            hedged=self.hedged,
         )

@@ -39,6 +39,7 @@ class DeploymentGuard:
         self.breaker = Breaker(spec.id, settings.breaker, random, breaker_changed)
         self.lease = BlockLease(spec.id, holder, spec.slots, settings.lease, sequences)
         self.first_token = LatencyHistogram()
+        self.whole = LatencyHistogram()  # answers that are not streamed, to their end
         self.expected_first_token_s = 1.0  # with all slots free; see `ModelPool.refresh`
         self.holding = HoldingTime()
         self.answered = 0  # attempts since the start, for metrics
@@ -107,6 +108,11 @@ class DeploymentGuard:
         self.first_token.add(now - slot.started_at, now)
         if slot.ticket is not None:
             self._end_probe(slot, Verdict.ANSWERED)
+
+    def was_as_late(self, slot: Slot, *, whole: bool) -> None:
+        """A whole answer, or a first token, took at least until now."""
+        now = self._clock()
+        (self.whole if whole else self.first_token).add(now - slot.started_at, now)
 
     def attempt_ended(self, slot: Slot, outcome: Outcome) -> None:
         """Count an attempt; one that began before the breaker last changed tells old news."""

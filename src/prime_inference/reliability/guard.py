@@ -187,12 +187,16 @@ class Guard:
         self.decisions.retries[model, Retry.PAID if paid else Retry.DENIED] += 1
         return paid
 
-    def hedge_after(self, deployment: str) -> float | None:
-        """Seconds without a first token after which to ask `may_hedge`; None: never."""
+    def hedge_after(self, deployment: str, *, whole: bool = False) -> float | None:
+        """Seconds without a first token after which to ask `may_hedge`; None: never.
+
+        `whole`: without a whole answer.
+        """
         member = self._deployments.get(deployment)
         if member is None:
             return None
-        return hedge_after(member.first_token, self._clock(), self._settings.retry)
+        latency = member.whole if whole else member.first_token
+        return hedge_after(latency, self._clock(), self._settings.retry)
 
     def may_hedge(self, model: str) -> bool:
         """Whether the budget has room for a hedge; takes it."""

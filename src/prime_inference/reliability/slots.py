@@ -92,6 +92,14 @@ class Slot:
         """The first token arrived."""
         self._deployment.first_token_arrived(self)
 
+    def whole_answer(self) -> None:
+        """A whole answer has come, as a hedge of whole answers wants to know."""
+        self._deployment.was_as_late(self, whole=True)
+
+    def late(self, *, whole: bool) -> None:
+        """Another deployment was faster: this one is at least as slow as it has been so far."""
+        self._deployment.was_as_late(self, whole=whole)
+
     def record(self, outcome: Outcome) -> None:
         """How the attempt ended; only the first call counts."""
         if not self._recorded:

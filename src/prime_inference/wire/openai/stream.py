@@ -115,11 +115,11 @@ class AnswerStream:
         answer = decode_answer(data)
         if answer.failed:
             raise UpstreamFailure("The model's engine reported an error in mid-answer.")
-        if self._alternatives is not None:
-            keep_alternatives(answer, self._alternatives)
         self._count(answer)
         if self.said is not None:
             self.said.take(answer, self._reported)
+        if self._alternatives is not None:
+            keep_alternatives(answer, self._alternatives)
         pieces = [piece for choice in answer.choices if (piece := self._choice(choice))]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
