@@ -226,7 +226,12 @@ async def staged(folder: Path, setting: Setting) -> AsyncIterator[Stage]:
 
 def fleet_file(deployments: Sequence[Deployment]) -> str:
     """A fleet of one model in TOML (docs/fleet-file.md); JSON's strings are TOML's too."""
-    lines = ["[[models]]", f'id = "{MODEL}"', 'revision = "r1"', f"context_tokens = {CONTEXT_TOKENS}"]
+    lines = [
+        "[[models]]",
+        f'id = "{MODEL}"',
+        'revision = "r1"',
+        f"context_tokens = {CONTEXT_TOKENS}",
+    ]
     for name in sorted({deployment.datacenter for deployment in deployments}):
         lines += ["[[datacenters]]", f"id = {json.dumps(name)}"]
     for one in deployments:
