@@ -32,7 +32,7 @@ RATE = 15.0  # requests a second: both cores of a small machine have time to spa
 async def flapping(scene: Scene) -> Finding:
     """Two datacenters that go and come in turn, never both away, cost no request.
 
-    Each is away for a second of every two and a half.
+    Each is away for a second and a half of every four; an answer takes one.
     """
     finding = Finding()
     async with staged(scene.folder, TWO_LINKED) as stage:
@@ -42,9 +42,9 @@ async def flapping(scene: Scene) -> Finding:
                 link = links[turn % 2]
                 assert link is not None
                 await link.refuse()
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(1.5)
                 await link.heal()
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(0.5)
         judge_all(finding, flow.answers)
         finding.attempts = stage.attempts
     return finding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from prime_inference.bench.faults.replica import Clocks
 from prime_inference.bench.faults.scenario import Scenario, Scene, judge_all
 from prime_inference.bench.faults.scorecard import Finding
 from prime_inference.bench.faults.stage import PACE, Deployment, Setting, Stage, staged
@@ -54,6 +55,29 @@ async def gateway_killed(scene: Scene) -> Finding:
     return finding
 
 
+async def gateway_frozen(scene: Scene) -> Finding:
+    """A gateway that stood still for longer than its clocks takes no engine for dead.
+
+    Stopped in the middle of 20 streams and woken after 6 s, with clocks of 2 s.
+    """
+    finding = Finding()
+    setting = Setting(slots=256, clocks=Clocks(connect=2.0, first_token=2.0, idle=2.0))
+    async with staged(scene.folder, setting) as stage:
+        streams = [asyncio.create_task(stage.ask()) for _ in range(20)]
+        await asyncio.sleep(0.4)
+        stage.gateway.freeze()
+        await asyncio.sleep(6)
+        stage.gateway.thaw()
+        judge_all(finding, list(await asyncio.gather(*streams)))
+        finding.attempts = stage.attempts
+        view = await stage.fleet(stage.gateway)
+        states = [one["breaker"] for one in view]
+        finding.check("no_breaker_opened", set(states) == {"closed"}, states)
+        failed = sum(one["failed"] for one in view)
+        finding.check("no_attempt_failed", failed == 0, f"{failed} failed")
+    return finding
+
+
 async def deployment_moves(scene: Scene) -> Finding:
     """A deployment is added and two are removed while traffic flows: nobody notices."""
     finding = Finding()
@@ -87,5 +111,6 @@ def _moved(stage: Stage) -> tuple[bool, str]:
 ROLLOUT = (
     Scenario("F15", "Rolling restart of all gateways", rolling_restart),
     Scenario("F16", "A gateway is killed", gateway_killed),
+    Scenario("F22", "A gateway is frozen and woken", gateway_frozen),
     Scenario("F17", "Deployments added and removed", deployment_moves),
 )

@@ -173,10 +173,15 @@ class Stage:
             if line.startswith((name + " ", name + "{"))
         )
 
+    async def fleet(self, gateway: Replica) -> list[dict[str, Any]]:
+        """The deployments as a gateway sees them."""
+        view = json.loads(await _get(f"{gateway.control_url}/fleet", gateway.key))
+        deployments: list[dict[str, Any]] = view["deployments"]
+        return deployments
+
     async def breakers(self, gateway: Replica) -> dict[str, str]:
         """How a gateway's breakers stand, by deployment."""
-        view = json.loads(await _get(f"{gateway.control_url}/fleet", gateway.key))
-        return {one["id"]: one["breaker"] for one in view["deployments"]}
+        return {one["id"]: one["breaker"] for one in await self.fleet(gateway)}
 
     # --
 
