@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls quick check check-alerts format lock sim bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls quick check check-alerts format lock sim faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -100,6 +100,20 @@ SEED_START ?= 0
 
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
+
+FAULTS ?= --out benchmarks/results
+
+faults: $(VENV)/dev  ## the fault scorecard, 37 scenarios in six minutes: make faults FAULTS="--only S08,F01"
+	$(BIN)/python -m prime_inference.bench.faults $(FAULTS)
+
+SECONDS ?= 120
+SEED ?=
+
+chaos: $(VENV)/dev  ## gateways, engines and Redis killed and frozen at random: make chaos SECONDS=120 SEED=1
+	$(BIN)/python -m prime_inference.bench.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+fault-figures: $(VENV)/bench bench-tools $(VENV)/dev  ## what failover adds, how soon replicas react, what Redis costs
+	$(BIN)/python -m prime_inference.bench.faults.figures --out benchmarks/results
 
 format: $(VENV)/dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix

@@ -140,7 +140,7 @@ class Failover:
         second = await hedge.outcome()
         if second is None and hedge.failed is not None:
             upstream, failure = hedge.failed
-            if not _is_full(failure):
+            if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
                 upstream.statistics.failure(self._deadlines.now())
             tries.failed(upstream, failure)
         return second

@@ -11,7 +11,7 @@ import sys
 
 import httpx
 
-from prime_inference.bench.gateway.process import free_port
+from prime_inference.bench.faults.ports import kept_port
 
 START_SECONDS = 60.0
 
@@ -23,7 +23,7 @@ class EngineProcess:
         self.slots = slots
         self.most = 0
         self.starts = 0
-        self._port = free_port()
+        self._port = kept_port()
         self._options = [
             "--port", str(self._port), "--pace-ms", str(pace_ms),
             "--first-token-ms", str(first_token_ms), "--answer-tokens", str(tokens),

@@ -78,7 +78,9 @@ class World:
         self._config = folder / "fleet.toml"
         self.store = Store(folder / "redis")
         self.engines = [
-            EngineProcess(slots=SLOTS, pace_ms=PACE_MS, first_token_ms=FIRST_TOKEN_MS, tokens=TOKENS)
+            EngineProcess(
+                slots=SLOTS, pace_ms=PACE_MS, first_token_ms=FIRST_TOKEN_MS, tokens=TOKENS
+            )
             for _ in DATACENTERS
         ]
         self.gateways = [

@@ -40,7 +40,9 @@ def _once(finding: Finding, stage: Stage) -> None:
     finding.check("no_same_model_retry", attempts == 1, f"{attempts} on the primary")
 
 
-def _limit(finding: Finding, name: str, answer: Answer, most: float, *, advice: bool = False) -> None:
+def _limit(
+    finding: Finding, name: str, answer: Answer, most: float, *, advice: bool = False
+) -> None:
     finding.check(name, answer.seconds <= most, f"{answer.seconds:.1f} s", advice=advice)
 
 

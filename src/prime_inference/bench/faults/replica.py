@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_inference.bench.gateway.process import free_port
+from prime_inference.bench.faults.ports import kept_port
 
 START_SECONDS = 60.0
 STOP_SECONDS = 40.0  # the gateway drains for 30
@@ -64,7 +64,7 @@ class Replica:
         self._environment = dict(environment or {})
         self._prefix = list(prefix)
         self._most_files = most_files
-        self._port = free_port()
+        self._port = kept_port()
         self._process: asyncio.subprocess.Process | None = None
         self.base_url = f"http://127.0.0.1:{self._port}/api/v1"
         self.control_url = ""

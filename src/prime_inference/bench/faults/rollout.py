@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from prime_inference.bench.faults.replica import Clocks
 from prime_inference.bench.faults.scenario import Scenario, Scene, judge_all
 from prime_inference.bench.faults.scorecard import Finding
 from prime_inference.bench.faults.stage import PACE, Deployment, Setting, Stage, staged
@@ -54,28 +55,51 @@ async def gateway_killed(scene: Scene) -> Finding:
     return finding
 
 
+async def gateway_frozen(scene: Scene) -> Finding:
+    """A gateway that stood still for longer than its clocks takes no engine for dead.
+
+    Stopped in the middle of 20 streams and woken after 6 s, with clocks of 2 s.
+    """
+    finding = Finding()
+    setting = Setting(slots=256, clocks=Clocks(connect=2.0, first_token=2.0, idle=2.0))
+    async with staged(scene.folder, setting) as stage:
+        streams = [asyncio.create_task(stage.ask()) for _ in range(20)]
+        await asyncio.sleep(0.4)
+        stage.gateway.freeze()
+        await asyncio.sleep(6)
+        stage.gateway.thaw()
+        judge_all(finding, list(await asyncio.gather(*streams)))
+        finding.attempts = stage.attempts
+        view = await stage.fleet(stage.gateway)
+        states = [one["breaker"] for one in view]
+        finding.check("no_breaker_opened", set(states) == {"closed"}, states)
+        failed = sum(one["failed"] for one in view)
+        finding.check("no_attempt_failed", failed == 0, f"{failed} failed")
+    return finding
+
+
 async def deployment_moves(scene: Scene) -> Finding:
-    """A deployment is added, one drained and one removed while traffic flows: nobody notices."""
+    """A deployment is added and two are removed while traffic flows: nobody notices."""
     finding = Finding()
     async with staged(scene.folder, FLEET) as stage:
-        async with MockEngine(pace=PACE, answer_tokens=60) as engine:
-            async with traffic(stage.gateways, RATE) as flow:
-                await asyncio.sleep(1.5)
-                stage.deployments["north"] = Deployment("north", "dc-north", engine, slots=256)
-                stage.write_fleet()
-                await asyncio.sleep(3)
-                stage.write_fleet([stage.deployments[name] for name in ("north", "west")])
-                await asyncio.sleep(3)
-                drained = stage.deployments["east"].engine.load.in_flight
-                stage.write_fleet([stage.deployments["north"]])
-                await asyncio.sleep(3)
-            judge_all(finding, flow.answers)
-            finding.attempts = stage.attempts
-            new = stage.deployments["north"].attempts
-            finding.check("new_one_serves", new > 0, f"{new} requests")
-            finding.check("old_one_ends", drained == 0, f"{drained} on the removed one")
-            finding.check("all_moved", *_moved(stage))
-            del stage.deployments["north"]
+        engine = MockEngine(pace=PACE, answer_tokens=60)
+        await engine.start()
+        async with traffic(stage.gateways, RATE) as flow:
+            await asyncio.sleep(1.5)
+            stage.deployments["north"] = Deployment("north", "dc-north", engine, slots=256)
+            stage.write_fleet()
+            await asyncio.sleep(3)
+            stage.write_fleet([stage.deployments[name] for name in ("north", "west")])
+            await asyncio.sleep(3)
+            removed = stage.deployments["east"].engine.load.in_flight
+            stage.write_fleet([stage.deployments["north"]])
+            await asyncio.sleep(3)
+        judge_all(finding, flow.answers)
+        finding.attempts = stage.attempts
+        new = stage.deployments["north"].attempts
+        finding.check("new_one_serves", new > 0, f"{new} requests")
+        finding.check("old_one_ends", removed == 0, f"{removed} on the removed one")
+        finding.check("all_moved", *_moved(stage))
     return finding
 
 
@@ -87,5 +111,6 @@ def _moved(stage: Stage) -> tuple[bool, str]:
 ROLLOUT = (
     Scenario("F15", "Rolling restart of all gateways", rolling_restart),
     Scenario("F16", "A gateway is killed", gateway_killed),
-    Scenario("F17", "Deployments added, drained, removed", deployment_moves),
+    Scenario("F22", "A gateway is frozen and woken", gateway_frozen),
+    Scenario("F17", "Deployments added and removed", deployment_moves),
 )

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from prime_inference.bench.faults.client import MESSAGES, MODEL, Answer, Client
 from prime_inference.bench.faults.link import Link
 from prime_inference.bench.faults.replica import Clocks, Replica
@@ -21,7 +23,8 @@ ANSWER_TOKENS = 60  # Failover Bench's
 PACE = 0.016  # seconds between tokens: its healthy answer takes about a second
 SLOWER = 0.15  # seconds to the fallback's first token, so that the primary is preferred
 SLOTS = 64
-WARM_UPS = 100  # requests at most until the primary is preferred
+CONTEXT_TOKENS = 131_072  # of the model, and of every engine that is not told otherwise
+WARM_UPS = 200  # requests at most until the primary is preferred
 WARM_UP_PAUSE = 0.1  # seconds; a gateway looks at its measurements once a second
 SETTLED = 12  # in a row: for longer than that second
 EXPECTED = expected_text(MESSAGES, length=ANSWER_TOKENS)
@@ -170,17 +173,25 @@ class Stage:
             if line.startswith((name + " ", name + "{"))
         )
 
+    async def fleet(self, gateway: Replica) -> list[dict[str, Any]]:
+        """The deployments as a gateway sees them."""
+        view = json.loads(await _get(f"{gateway.control_url}/fleet", gateway.key))
+        deployments: list[dict[str, Any]] = view["deployments"]
+        return deployments
+
+    async def breakers(self, gateway: Replica) -> dict[str, str]:
+        """How a gateway's breakers stand, by deployment."""
+        return {one["id"]: one["breaker"] for one in await self.fleet(gateway)}
+
     # --
 
     async def _start_deployment(self, name: str, *, first: bool) -> None:
         setting = self.setting
-        limits = {"context_tokens": setting.context_tokens[name]} if name in (
-            setting.context_tokens) else {}  # fmt: skip
         engine = MockEngine(
             pace=setting.pace,
             first_token=0.0 if first else setting.first_token,
             answer_tokens=setting.answer_tokens,
-            **limits,
+            context_tokens=setting.context_tokens.get(name, CONTEXT_TOKENS),
         )
         await engine.start()
         link = None
@@ -220,7 +231,12 @@ async def staged(folder: Path, setting: Setting) -> AsyncIterator[Stage]:
 
 def fleet_file(deployments: Sequence[Deployment]) -> str:
     """A fleet of one model in TOML (docs/fleet-file.md); JSON's strings are TOML's too."""
-    lines = ["[[models]]", f'id = "{MODEL}"', 'revision = "r1"', "context_tokens = 131072"]
+    lines = [
+        "[[models]]",
+        f'id = "{MODEL}"',
+        'revision = "r1"',
+        f"context_tokens = {CONTEXT_TOKENS}",
+    ]
     for name in sorted({deployment.datacenter for deployment in deployments}):
         lines += ["[[datacenters]]", f"id = {json.dumps(name)}"]
     for one in deployments:
@@ -247,8 +263,7 @@ async def eventually(condition: Callable[[], bool], seconds: float) -> float | N
     return time.monotonic() - began
 
 
-async def _get(url: str) -> str:
-    import httpx
-
-    async with httpx.AsyncClient(trust_env=False) as client:
-        return (await client.get(url)).text
+async def _get(url: str, key: str = "") -> str:
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(trust_env=False, headers=headers) as client:
+        return (await client.get(url)).raise_for_status().text

@@ -56,7 +56,7 @@ class Store:
             start_new_session=True,
         )  # fmt: skip
         async with asyncio.timeout(START_SECONDS):
-            while await self.info("ping") != "+PONG":
+            while await self.info("ping") != "+PONG":  # noqa: ASYNC110  # it tells nobody
                 await asyncio.sleep(0.02)
 
     async def kill(self) -> None:
@@ -90,3 +90,17 @@ class Store:
                 finally:
                     writer.close()
         return ""
+
+    async def monitor(self, seconds: float) -> list[str]:
+        """Every command that clients send within so long."""
+        reader, writer = await asyncio.open_unix_connection(self._socket)
+        lines: list[str] = []
+        try:
+            writer.write(b"monitor\r\n")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while line := await reader.readline():
+                        lines.append(line.decode(errors="replace"))
+        finally:
+            writer.close()
+        return [line for line in lines if "lua]" not in line]

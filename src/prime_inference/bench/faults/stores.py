@@ -7,19 +7,19 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from prime_inference.bench.faults.client import Answer
+from prime_inference.bench.faults.client import MESSAGES, Answer
 from prime_inference.bench.faults.scenario import Scenario, Scene, judge_all
 from prime_inference.bench.faults.scorecard import Finding
 from prime_inference.bench.faults.stage import Setting, Stage, staged
 from prime_inference.bench.faults.store import Store
 from prime_inference.bench.faults.traffic import Traffic, traffic
+from prime_inference.engines.mock import expected_text
 
 RATE = 15.0
-THREE = Setting(
-    ("east", "west"), gateways=3, store=True, first_token=0.0, slots=48, warm_up=False
-)
+THREE = Setting(("east", "west"), gateways=3, store=True, first_token=0.0, slots=48, warm_up=False)
 SETTLE_SECONDS = 12.0  # a lease time and a bit: replicas hold what the traffic needs
 AWAY_SECONDS = 15.0  # a lease time and a half: every block has ended meanwhile
+SHORT_TOKENS = 12  # of an answer of a second, where there are many of them
 SLOWEST = 5.0  # seconds; an answer takes one: nothing waits for the store
 
 
@@ -95,8 +95,9 @@ async def over_demand(scene: Scene) -> Finding:
     """
     finding = Finding()
     setting = Setting(
-        ("east", "west"), gateways=3, store=True, first_token=0.02, slots=12, warm_up=False
-    )
+        ("east", "west"), gateways=3, store=True, first_token=0.0, slots=12, warm_up=False,
+        pace=0.09, answer_tokens=SHORT_TOKENS,
+    )  # fmt: skip
     async with staged(scene.folder, setting) as stage:
         assert stage.store is not None
         stage.forget()
@@ -109,11 +110,12 @@ async def over_demand(scene: Scene) -> Finding:
         served = [answer for answer in flow.answers if answer.success]
         refused = [answer for answer in flow.answers if not answer.success]
         rest = Finding()
-        judge_all(rest, served)
+        judge_all(rest, served, expected_text(MESSAGES, length=SHORT_TOKENS))
         finding.checks += rest.checks
         finding.outcome = f"{len(served)} served, {len(refused)} refused"
         finding.attempts = stage.attempts
         finding.seconds = rest.seconds
+        finding.check("more_than_slots", len(refused) > len(served) / 4, finding.outcome)
         typed = all(a.status in (429, 503) and a.retry_after for a in refused)
         finding.check("typed_refusals", typed, _odd(refused))
         slowest = max((answer.seconds for answer in refused), default=0.0)
@@ -130,10 +132,15 @@ def _odd(refused: list[Answer]) -> str:
     return f"{odd[0].status}: {odd[0].error}" if odd else "all have Retry-After"
 
 
+def _faketime() -> Path | None:
+    """The library that gives a process another clock, where the machine has it."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+
+
 async def clock_skew(scene: Scene) -> Finding:
     """Replicas an hour apart, one with a clock 1 % too fast, share slots as if they were not."""
     finding = Finding()
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    library = _faketime()
     if library is None:
         finding.skipped = "needs libfaketime (Debian: apt install faketime)"
         return finding
