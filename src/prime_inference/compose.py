@@ -18,6 +18,7 @@ import uvloop
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.memory.catalog import MemoryCatalog
+from prime_inference.adapters.sqlite.responses import SqliteResponseStore
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory
@@ -30,9 +31,12 @@ from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
 from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.messages_api import MessagesApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
+from prime_inference.gateway.responses_api import ResponsesApi
 from prime_inference.gateway.settlement import Settlement
+from prime_inference.gateway.token_count import TokenCounter
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import Origin
@@ -182,7 +186,15 @@ async def listening(
         keep_alive_seconds=options.keep_alive_seconds,
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
-    app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
+    response_store = SqliteResponseStore(options.state_dir / "responses.sqlite")
+    token_counter = TokenCounter(catalog)
+    app = Gateway(
+        Authenticator(keys),
+        inference,
+        ModelsApi(catalog, upstreams, loop.time),
+        ResponsesApi(inference, response_store),
+        MessagesApi(inference, token_counter),
+    )
     public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
     control = ControlListener(
         metrics, settlement, lambda: "draining" if public_server.draining else not_ready()
@@ -219,6 +231,8 @@ async def listening(
         await public_server.close()
         await control_server.close()
         upstreams.close()
+        token_counter.close()
+        await response_store.close()
         settlement.flush()
         access_log.close()
 

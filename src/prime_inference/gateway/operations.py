@@ -84,6 +84,7 @@ class Operation(Struct, frozen=True, gc=False):
     content: dict[str, Any]  # messages, prompt or input
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
+    id_prefix: str  # of the id that the client sees
 
     def streams_from(self, deployment: Deployment) -> bool:
         """Whether the deployment is asked for a stream, whatever the client asked for.
@@ -126,7 +127,7 @@ def unsupported(name: str, model: str) -> UnsupportedParameter:
     return UnsupportedParameter(f"'{name}' is not supported by {model}. {hint}", param=name)
 
 
-def chat_operation(request: ChatRequest) -> Operation:
+def chat_operation(request: ChatRequest, id_prefix: str = "chatcmpl-") -> Operation:
     prompts = _prompt_count(request.n)
     parameters = _chat_fields.of(request)
     if isinstance(request.response_format, TextFormat):
@@ -147,6 +148,7 @@ def chat_operation(request: ChatRequest) -> Operation:
         content={"messages": request.messages},
         schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
+        id_prefix=id_prefix,
     )
 
 
@@ -167,6 +169,7 @@ def completion_operation(request: CompletionRequest) -> Operation:
         content={"prompt": request.prompt},
         schema_alternatives=0,
         check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
+        id_prefix="cmpl-",
     )
 
 
@@ -184,6 +187,7 @@ def embedding_operation(request: EmbeddingRequest) -> Operation:
         content={"input": request.input},
         schema_alternatives=0,
         check=lambda model: None,
+        id_prefix="cmpl-",
     )
 
 
