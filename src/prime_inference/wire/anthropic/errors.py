@@ -66,9 +66,11 @@ def render_error(error: ApiError, request_id: str) -> tuple[int, Headers, bytes]
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.allowed).encode()))
     status = OVERLOADED if isinstance(error, CapacityExhausted) else error.status
-    body = {
-        "type": "error",
-        "error": {"type": error_type(error), "message": error.message},
-        "request_id": request_id,
-    }
+    message = error.message
+    if error.param and error.param not in message:  # there is no other place for it
+        message = f"{error.param}: {message}"
+    told: dict[str, object] = {"type": error_type(error), "message": message}
+    if error.details:
+        told["details"] = error.details
+    body = {"type": "error", "error": told, "request_id": request_id}
     return status, headers, msgspec.json.encode(body)

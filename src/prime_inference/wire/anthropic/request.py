@@ -21,6 +21,9 @@ REFUSED = (
 )  # fmt: skip
 """Fields of Anthropic's that nothing here can honour."""
 
+NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+"""By this Anthropic's SDKs learn to send the whole conversation at every turn."""
+
 
 class Tool(Closed):
     """A tool of the client's. `eager_input_streaming` is about pace: input always streams."""
@@ -138,7 +141,10 @@ def decode_tools(raw: list[Raw]) -> list[Tool]:
 def _check(request: CountRequest) -> None:
     for name in REFUSED:
         if getattr(request, name, None) is not None:
-            raise UnsupportedParameter(f"'{name}' is not supported here.", param=name)
+            details = NO_THREADS if name == "thread" else None
+            raise UnsupportedParameter(
+                f"'{name}' is not supported here.", param=name, details=details
+            )
     thinking = request.thinking
     if thinking is not None and (thinking.type == "enabled") != (
         thinking.budget_tokens is not None

@@ -79,8 +79,14 @@ AssistantPart = TextPart | RefusalPart
 
 
 class FunctionCall(_Closed):
+    """`parsed_arguments`: what OpenAI's SDK made of the arguments, played back beside them."""
+
     name: str
     arguments: str
+    parsed_arguments: Any = UNSET
+
+    def __post_init__(self) -> None:
+        self.parsed_arguments = UNSET
 
 
 class ToolCall(_Closed, omit_defaults=False):

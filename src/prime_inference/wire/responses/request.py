@@ -22,9 +22,6 @@ from prime_inference.wire.responses.items import Closed, Items
 
 ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 
-INCLUDES = frozenset({"reasoning.encrypted_content"})
-"""What `include` may ask for."""
-
 REFUSED = (
     "access_programs", "background_options", "context_management", "conversation", "cyber",
     "image", "max_tool_calls", "moderation", "prompt", "prompt_cache_options",
@@ -102,7 +99,7 @@ class ResponsesRequest(Closed):
     conversation: Any = None
     cyber: Any = None
     image: Any = None
-    include: list[str] | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
     instructions: str | None = None
     max_output_tokens: TokenCount | None = None
     max_tool_calls: Any = None
@@ -155,11 +152,6 @@ def decode_responses_request(body: bytes) -> ResponsesRequest:
     for name in REFUSED:
         if getattr(request, name) is not None:
             raise UnsupportedParameter(f"'{name}' is not supported here.", param=name)
-    for value in request.include or ():
-        if value not in INCLUDES:
-            raise UnsupportedParameter(
-                f"'include': '{value[:64]}' is not supported here.", param="include"
-            )
     if request.top_logprobs:
         raise UnsupportedParameter("'top_logprobs' is not supported here.", param="top_logprobs")
     if request.stream_options is not None and not request.stream:

@@ -87,6 +87,8 @@ def to_chat(
         _add(messages, item, f"previous_response_id[{number}]")
     for number, item in enumerate(conversation.added):
         _add(messages, item, f"input[{number}]")
+    if not messages:
+        raise InvalidRequest("'input' has nothing in it to answer.", param="input")
     offered, choice = _choice(request.tool_choice, tools)
     reasoning, text = request.reasoning, request.text
     return ChatRequest(
@@ -175,8 +177,8 @@ def _add_answer(messages: list[Message], item: MessageItem, param: str) -> None:
     text, refusal = _answer(item.content, param)
     last = messages[-1] if messages else None
     # two texts in a row were two messages; a text after calls belongs to their turn
-    begun = isinstance(last, AssistantMessage) and bool(last.content) and not last.tool_calls
-    turn = _turn(messages, new=begun)
+    begun = isinstance(last, AssistantMessage) and last.content and text and not last.tool_calls
+    turn = _turn(messages, new=bool(begun))
     assert turn.content is None or isinstance(turn.content, str)
     turn.content = (turn.content or "") + text
     if refusal:
