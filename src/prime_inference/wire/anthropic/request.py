@@ -17,7 +17,7 @@ MIN_BUDGET = 1024  # Anthropic's least
 
 REFUSED = (
     "billing_policy", "compaction", "container", "context_management", "diagnostics",
-    "fallback_credit_token", "fallbacks", "inference_geo", "mcp_servers", "prefill", "thread",
+    "fallback_credit_token", "fallbacks", "inference_geo", "mcp_servers", "thread",
 )  # fmt: skip
 """Fields of Anthropic's that nothing here can honour."""
 
@@ -81,7 +81,6 @@ class CountRequest(Closed):
     compaction: Any = None
     context_management: Any = None
     mcp_servers: Any = None
-    prefill: Any = None
     thread: Any = None
 
 

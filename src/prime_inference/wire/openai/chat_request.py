@@ -119,7 +119,7 @@ class UserMessage(_Message, tag="user"):
 
 
 class AssistantMessage(_Message, tag="assistant"):
-    """A turn of the model's. `annotations`, `audio`, `refusal`: as SDKs play them back."""
+    """A turn of the model's. `annotations`, `audio`, `parsed`: as SDKs play them back."""
 
     content: str | list[AssistantPart] | None = None
     name: Name | UnsetType | None = UNSET
@@ -130,11 +130,12 @@ class AssistantMessage(_Message, tag="assistant"):
     annotations: list[Any] | UnsetType | None = UNSET
     audio: UnsetType | None = UNSET
     function_call: UnsetType | None = UNSET
+    parsed: Any = UNSET
 
     def __post_init__(self) -> None:
         if not self.tool_calls:
             self.tool_calls = UNSET
-        self.annotations = self.audio = self.function_call = UNSET
+        self.annotations = self.audio = self.function_call = self.parsed = UNSET
 
 
 class ToolMessage(_Message, tag="tool"):
