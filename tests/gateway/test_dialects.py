@@ -191,9 +191,9 @@ async def test_a_client_that_left_has_nothing_stored(gateway: RunningGateway, en
     async with gateway.client.stream(
         "POST", gateway.url("/responses"), json=body, headers=gateway.authorization()
     ) as response:
-        async for line in response.aiter_lines():
-            if line.startswith("data: "):
-                made = json.loads(line.removeprefix("data: "))["response"]["id"]
+        async for row in response.aiter_lines():
+            if row.startswith("data: "):
+                made = json.loads(row.removeprefix("data: "))["response"]["id"]
                 break
     (line,) = await gateway.generations(1)
     assert line["outcome"] == "cancelled"

@@ -231,7 +231,7 @@ def test_several_calls_at_a_time(client: openai.OpenAI, processes: Processes):
     with client.responses.stream(model=MODEL, input=ASKED, tools=TOOLS) as events:
         response = events.get_final_response()
     assert [item.type for item in response.output] == ["function_call"] * 3
-    assert len({item.id for item in response.output}) == 3
+    assert len({item.to_dict()["id"] for item in response.output}) == 3
 
 
 def test_allowed_tools_are_the_only_ones_offered(client: openai.OpenAI, processes: Processes):

@@ -168,7 +168,6 @@ def _dialect_paths() -> dict[str, Any]:
     stored = _get("showResponse", "Response", "id", public=False)
     removal = _get("deleteResponse", "DeletedResponse", "id", public=False)["get"]
     cancel = _get("cancelResponse", "Response", "id", public=False)["get"]
-    anthropic = {"error": "AnthropicError", "overloaded": "529"}
     return {
         "/responses": _post("createResponse", "ResponsesResponsesRequest", "Response", stream=True),
         "/responses/{id}": {**stored, "delete": removal},
@@ -179,10 +178,10 @@ def _dialect_paths() -> dict[str, Any]:
             "AnthropicMessagesRequest",
             "AnthropicMessage",
             stream=True,
-            **anthropic,
+            anthropic=True,
         ),
         "/messages/count_tokens": _post(
-            "countTokens", "AnthropicCountRequest", "TokenCount", **anthropic
+            "countTokens", "AnthropicCountRequest", "TokenCount", anthropic=True
         ),
     }
 
@@ -199,8 +198,7 @@ def _post(
     answer: str,
     *,
     stream: bool = False,
-    error: str = "Error",
-    overloaded: str = "503",
+    anthropic: bool = False,
 ) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(name=answer)}}}
     if stream:
@@ -212,7 +210,7 @@ def _post(
             "requestBody": {"required": True, "content": body},
             "responses": {
                 "200": {"description": "The answer.", "content": content},
-                **_errors(error, overloaded),
+                **_errors(anthropic=anthropic),
             },
         }
     }
@@ -233,7 +231,8 @@ def _get(operation: str, answer: str, *parameters: str, public: bool = True) -> 
     }
 
 
-def _errors(schema: str = "Error", overloaded: str = "503") -> dict[str, Any]:
+def _errors(*, anthropic: bool = False) -> dict[str, Any]:
+    schema, overloaded = ("AnthropicError", "529") if anthropic else ("Error", "503")
     content = {"application/json": {"schema": {"$ref": REF.format(name=schema)}}}
     return {
         overloaded if code == "503" else code: {"description": text, "content": content}
