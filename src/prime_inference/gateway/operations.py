@@ -84,7 +84,7 @@ class Operation(Struct, frozen=True, gc=False):
     content: dict[str, Any]  # messages, prompt or input
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
-    id_prefix: str  # of the id that the client sees
+    id_prefix: str = "cmpl-"  # of the id that the client sees
 
     def streams_from(self, deployment: Deployment) -> bool:
         """Whether the deployment is asked for a stream, whatever the client asked for.
@@ -169,7 +169,6 @@ def completion_operation(request: CompletionRequest) -> Operation:
         content={"prompt": request.prompt},
         schema_alternatives=0,
         check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
-        id_prefix="cmpl-",
     )
 
 
@@ -187,7 +186,6 @@ def embedding_operation(request: EmbeddingRequest) -> Operation:
         content={"input": request.input},
         schema_alternatives=0,
         check=lambda model: None,
-        id_prefix="cmpl-",
     )
 
 

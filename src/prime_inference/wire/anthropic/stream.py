@@ -33,11 +33,15 @@ SIGNATURE = "unsigned"
 """Of thinking blocks: clients keep only those that have one; nobody checks it."""
 
 DELTAS = {
-    "reasoning": ("thinking_delta", "thinking"),
-    "text": ("text_delta", "text"),
-    "refusal": ("text_delta", "text"),
-    "call": ("input_json_delta", "partial_json"),
+    "reasoning": (b"thinking_delta", b"thinking"),
+    "text": (b"text_delta", b"text"),
+    "refusal": (b"text_delta", b"text"),
+    "call": (b"input_json_delta", b"partial_json"),
 }
+SAID = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":%b}}\n\n'
+)
 
 _encoder = msgspec.json.Encoder()
 _json = msgspec.json.Decoder()
@@ -145,10 +149,9 @@ class MessageStream:
             return _event(
                 "content_block_start", index=block.index, content_block=self._opening(block)
             )
-        if step.what == "say":
+        if step.what == "say":  # nearly every event: by hand, it costs half as much
             kind, name = DELTAS[block.kind]
-            return _event("content_block_delta", index=block.index,
-                          delta={"type": kind, name: step.piece})  # fmt: skip
+            return SAID % (block.index, kind, name, _encoder.encode(step.piece))
         signed = b""
         if block.kind == "reasoning":
             delta = {"type": "signature_delta", "signature": SIGNATURE}

@@ -14,11 +14,11 @@ whole JSON value; what comes for it later can only be white space, or the answer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from prime_inference.domain.errors import UpstreamMalformed
 from prime_inference.wire.openai.answers import Answer, FunctionDelta, Message, ToolCallDelta
@@ -45,8 +45,7 @@ class Block:
         return "".join(self.pieces)
 
 
-@dataclass(slots=True, frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """What happened to a block: it was opened, something was said in it, it was closed."""
 
     what: Literal["open", "say", "close"]
@@ -68,86 +67,91 @@ class Blocks:
         self._current: Block | None = None
         self._waiting: list[Block] = []
         self._broken = False
+        self._steps: list[Step] = []  # of the event that is being taken
 
-    def feed(self, answer: Answer) -> Iterator[Step]:
+    def feed(self, answer: Answer) -> list[Step]:
         """The steps that one event makes."""
         for choice in answer.choices:
             message = choice.delta or choice.message
             if message is not None:
-                yield from self._message(message)
+                self._message(message)
             self.finish = choice.finish_reason or self.finish
+        return self._taken()
 
-    def end(self) -> Iterator[Step]:
+    def end(self) -> list[Step]:
         """Close the open block, and play those that wait.
 
         Raises UpstreamMalformed if a call went on after its arguments were complete.
         """
         if self._broken:
             raise UpstreamMalformed("The upstream went on with a tool call that was complete.")
-        if self._current is not None:
-            yield self._close(self._current)
+        self._close()
         for block in self._waiting:
-            yield Step("open", block)
+            self._current = block
+            self._steps.append(Step("open", block))
             if text := block.text:
-                yield Step("say", block, text)
-            yield self._close(block)
+                self._steps.append(Step("say", block, text))
+            self._close()
         self._waiting.clear()
+        return self._taken()
 
-    def _message(self, message: Message) -> Iterator[Step]:
+    def _taken(self) -> list[Step]:
+        steps, self._steps = self._steps, []
+        return steps
+
+    def _message(self, message: Message) -> None:
         if reasoning := message.reasoning_content or message.reasoning:
-            yield from self._text("reasoning", reasoning)
+            self._text("reasoning", reasoning)
         if message.content:
-            yield from self._text("text", message.content)
+            self._text("text", message.content)
         if message.refusal:
-            yield from self._text("refusal", message.refusal)
+            self._text("refusal", message.refusal)
         for position, call in enumerate(message.tool_calls or ()):
             # a whole answer numbers its calls by their places alone
-            yield from self._call(call, position if call.index is None else call.index)
+            self._call(call, position if call.index is None else call.index)
 
-    def _text(self, kind: BlockKind, piece: str) -> Iterator[Step]:
+    def _text(self, kind: BlockKind, piece: str) -> None:
         last = self.all[-1] if self.all else None
         if last is not None and last.kind == kind and not last.closed:
-            yield from self._say(last, piece)
+            self._say(last, piece)
         else:
-            yield from self._begin(Block(kind, len(self.all)), piece)
+            self._begin(Block(kind, len(self.all)), piece)
 
-    def _call(self, call: ToolCallDelta, index: int) -> Iterator[Step]:
+    def _call(self, call: ToolCallDelta, index: int) -> None:
         function = call.function or FunctionDelta()
         arguments = function.arguments or ""
         block = self._calls.get(index)
         if block is None:
             block = Block("call", len(self.all), call.id, function.name or "")
             self._calls[index] = block
-            yield from self._begin(block, arguments)
+            self._begin(block, arguments)
         elif not block.closed:
-            yield from self._say(block, arguments)
+            self._say(block, arguments)
         elif arguments.strip(" \t\r\n"):
             self._broken = True
 
-    def _begin(self, block: Block, piece: str) -> Iterator[Step]:
+    def _begin(self, block: Block, piece: str) -> None:
         self.all.append(block)
         current = self._current
-        if current is not None and (self._waiting or not _is_done(current)):
+        if self._waiting or (current is not None and not _is_done(current)):
             self._waiting.append(block)
-            block.pieces.append(piece)
-            return
-        if current is not None:
-            yield self._close(current)
-        self._current = block
-        yield Step("open", block)
-        yield from self._say(block, piece)
+        else:
+            self._close()
+            self._current = block
+            self._steps.append(Step("open", block))
+        self._say(block, piece)
 
-    def _say(self, block: Block, piece: str) -> Iterator[Step]:
+    def _say(self, block: Block, piece: str) -> None:
         if piece:
             block.pieces.append(piece)
             if block is self._current:
-                yield Step("say", block, piece)
+                self._steps.append(Step("say", block, piece))
 
-    def _close(self, block: Block) -> Step:
-        block.closed = True
-        if block is self._current:
+    def _close(self) -> None:
+        if self._current is not None:
+            self._current.closed = True
+            self._steps.append(Step("close", self._current))
             self._current = None
-        return Step("close", block)
 
 
 def _is_done(block: Block) -> bool:

@@ -79,11 +79,9 @@ AssistantPart = TextPart | RefusalPart
 
 
 class FunctionCall(_Closed):
-    """`parsed_arguments`: what OpenAI's SDK made of the arguments, played back beside them."""
-
     name: str
     arguments: str
-    parsed_arguments: Any = UNSET
+    parsed_arguments: Any = UNSET  # OpenAI's SDK plays back what it has read
 
     def __post_init__(self) -> None:
         self.parsed_arguments = UNSET

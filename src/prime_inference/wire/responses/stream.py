@@ -46,6 +46,7 @@ class ResponseStream:
         self._blocks = Blocks()
         self._output: list[dict[str, Any]] = []  # items that are done
         self._open: Block | None = None
+        self._said = (b"", b"")  # a delta of the open block, before its number and before its text
         self._number = 0
         self._usage: Usage | None = None
         self._status = "in_progress"
@@ -118,6 +119,11 @@ class ResponseStream:
 
     def _opening(self, block: Block) -> bytes:
         self._open = block
+        kind = f"{DELTAS[block.kind]}.delta".encode()
+        self._said = (
+            b'event: %b\ndata: {"type":"%b","sequence_number":' % (kind, kind),
+            b',%b,"delta":' % _encoder.encode({**self._at(block), **_log(block)})[1:-1],
+        )
         item = self._head.item(block, "in_progress", "")
         added = self._event(
             "response.output_item.added", {"output_index": block.index, "item": item}
