@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import msgspec
+import openai
 import pytest
 
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
@@ -208,6 +210,35 @@ async def test_what_a_query_asks_for_is_refused(gateway: RunningGateway):
 
 
 # -- counting and errors
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_at_capacity_is_told_in_each_dialects_own_way(
+    start_gateway: StartGateway, engine: MockEngine, stream: bool
+):
+    """The guard learns from such answers, so each has a gateway of its own."""
+    engine.behave("status-503.retry-after-7")
+    gateway = await start_gateway(engine)
+    async with openai.AsyncOpenAI(
+        base_url=gateway.base_url, api_key=gateway.key, max_retries=0
+    ) as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.responses.create(model=MODEL, input="Hello", stream=stream)
+    assert caught.value.status_code == 503
+    assert caught.value.code == "capacity_exhausted"
+    assert int(caught.value.response.headers["retry-after"]) > 0
+    gateway = await start_gateway(engine)
+    async with anthropic.AsyncAnthropic(
+        base_url=gateway.base_url.removesuffix("/v1"), api_key=gateway.key, max_retries=0
+    ) as other:
+        with pytest.raises(anthropic.APIStatusError) as refused:
+            await other.messages.create(
+                model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "Hello"}],
+                stream=stream,
+            )  # fmt: skip
+    assert refused.value.status_code == 529
+    assert refused.value.type == "overloaded_error"
+    assert int(refused.value.response.headers["retry-after"]) > 0
 
 
 async def test_an_engine_without_a_tokenizer_is_refused_to_count(

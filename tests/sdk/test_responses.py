@@ -280,17 +280,6 @@ def test_errors_name_the_field_as_the_client_knows_it(client: openai.OpenAI):
         assert caught.value.body is not None
 
 
-def test_a_failure_of_the_engine_is_an_internal_server_error(
-    client: openai.OpenAI, processes: Processes
-):
-    processes.behave("status-503.retry-after-3")
-    for stream in (False, True):
-        with pytest.raises(openai.InternalServerError) as caught:
-            client.responses.create(model=MODEL, input=ASKED, stream=stream)
-        assert caught.value.status_code == 503
-        assert caught.value.response.headers["retry-after"] == "3"
-
-
 def test_a_failure_in_mid_stream_ends_in_a_failed_response_with_what_was_said(
     client: openai.OpenAI, processes: Processes
 ):
