@@ -36,7 +36,8 @@ def response(name: str, previous: str | None = None, **fields: Any) -> StoredRes
             "id": name,
             "owner": "key-1",
             "previous": previous,
-            "input": b"[]",
+            "items": b"[]",
+            "inputs": 1,
             "body": b"{}",
             "expires_at": 100.0,
             **fields,
@@ -62,11 +63,10 @@ async def test_another_owner_finds_nothing_and_removes_nothing(store: ResponseSt
 
 
 async def test_a_conversation_is_all_its_turns_oldest_first(store: ResponseStore):
-    turns = [response("a"), response("b", "a"), response("c", "b"), response("other", "b")]
-    for turn in turns:
-        await store.put(turn, 0)
-    assert await store.conversation("key-1", "c", 0) == turns[:3]
-    assert await store.conversation("key-1", "a", 0) == turns[:1]
+    for name, previous in (("a", None), ("b", "a"), ("c", "b"), ("other", "b")):
+        await store.put(response(name, previous, items=name.encode()), 0)
+    assert await store.conversation("key-1", "c", 0) == [b"a", b"b", b"c"]
+    assert await store.conversation("key-1", "a", 0) == [b"a"]
 
 
 async def test_a_conversation_that_lost_a_turn_is_none(store: ResponseStore):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from prime_inference.domain.errors import (
     ApiError,
@@ -23,7 +23,7 @@ from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.operations import chat_operation
 from prime_inference.ports.responses import ResponseStore, StoredResponse, StoreUnavailable
 from prime_inference.wire.http import HeaderLines, Reply
-from prime_inference.wire.openai.bounds import SchemaBounds
+from prime_inference.wire.openai.bounds import MAX_MESSAGES, SchemaBounds
 from prime_inference.wire.openai.chat_request import check_chat_request
 from prime_inference.wire.responses.items import Item, decode_items
 from prime_inference.wire.responses.request import (
@@ -71,6 +71,11 @@ class ResponsesApi:
     ) -> None:
         items = decode_items(added)
         before = await self._before(key, request.previous_response_id)
+        if len(before) + len(items) > MAX_MESSAGES:
+            raise InvalidRequest(
+                f"The conversation has more than {MAX_MESSAGES} items.",
+                param="previous_response_id",
+            )
         chat = to_chat(request, Conversation(before, items), decode_tools(request.tools or []))
         now = self._now()
         head = ResponseHead(
@@ -92,7 +97,8 @@ class ResponsesApi:
                 id=head.id,
                 owner=key.key_id,
                 previous=request.previous_response_id,
-                input=msgspec.json.encode(added),
+                items=msgspec.json.encode([*added, *stream.document["output"]]),
+                inputs=len(added),
                 body=msgspec.json.encode(stream.document),
                 expires_at=now + STORED_SECONDS,
             )
@@ -130,7 +136,7 @@ class ResponsesApi:
         stored = await self._find(response_id, key)
         items = [
             _shown(item, f"in_{response_id.removeprefix(ID_PREFIX)}_{number}")
-            for number, item in enumerate(msgspec.json.decode(stored.input))
+            for number, item in enumerate(msgspec.json.decode(stored.items)[: stored.inputs])
         ][::-1]
         return {
             "object": "list",
@@ -165,13 +171,8 @@ class ResponsesApi:
             )
         items: list[Item] = []
         for turn in turns:
-            items += decode_items(msgspec.json.decode(turn.input, type=list[Raw]))
-            items += decode_items(msgspec.json.decode(turn.body, type=_Output).output)
+            items += decode_items(msgspec.json.decode(turn, type=list[Raw]))
         return items
-
-
-class _Output(Struct):
-    output: list[Raw]
 
 
 def _said(text: str) -> Raw:

@@ -13,19 +13,24 @@ class StoreUnavailable(Exception):
 
 
 class StoredResponse(Struct, frozen=True):
-    """One turn. `input` is the JSON array of the items it added, `body` the response object."""
+    """One turn of a conversation.
+
+    `items` is the JSON array of all that it added: `inputs` items that were asked, then those
+    that were answered. `body` is the response object.
+    """
 
     id: str
     owner: str  # id of the key that made it; no other key is shown it
     previous: str | None  # the turn before it
-    input: bytes
+    items: bytes
+    inputs: int
     body: bytes
     expires_at: float  # seconds since the epoch
 
     @property
     def size(self) -> int:
         """Bytes that count against the owner's bound."""
-        return len(self.input) + len(self.body)
+        return len(self.items) + len(self.body)
 
 
 class ResponseStore(Protocol):
@@ -45,8 +50,8 @@ class ResponseStore(Protocol):
 
     async def conversation(
         self, owner: str, response_id: str, now: float
-    ) -> Sequence[StoredResponse] | None:
-        """The turns up to that response, oldest first; None if one of them is not there."""
+    ) -> Sequence[bytes] | None:
+        """`items` of each turn up to that response, oldest first; None if one is not there."""
         ...
 
     async def remove(self, owner: str, response_id: str) -> bool:

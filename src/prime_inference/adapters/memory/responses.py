@@ -32,14 +32,14 @@ class MemoryResponseStore:
 
     async def conversation(
         self, owner: str, response_id: str, now: float
-    ) -> Sequence[StoredResponse] | None:
+    ) -> Sequence[bytes] | None:
         turns = []
         step: str | None = response_id
         while step is not None:
             response = await self.get(owner, step, now)
             if response is None:
                 return None
-            turns.append(response)
+            turns.append(response.items)
             step = response.previous
         return turns[::-1]
 

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from prime_inference.ports.responses import StoredResponse, StoreUnavailable
 
 T = TypeVar("T")
@@ -27,7 +29,8 @@ CREATE TABLE IF NOT EXISTS responses (
     id TEXT NOT NULL UNIQUE,
     owner TEXT NOT NULL,
     previous TEXT,
-    input BLOB NOT NULL,
+    items BLOB NOT NULL,
+    inputs INTEGER NOT NULL,
     body BLOB NOT NULL,
     size INTEGER NOT NULL,
     expires_at REAL NOT NULL
@@ -37,8 +40,8 @@ CREATE INDEX IF NOT EXISTS responses_by_expiry ON responses (expires_at);
 """
 EXPIRED = "DELETE FROM responses WHERE expires_at <= ?"
 PUT = """
-INSERT INTO responses (id, owner, previous, input, body, size, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO responses (id, owner, previous, items, inputs, body, expires_at, size)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 OVER = """
 DELETE FROM responses WHERE number IN (
@@ -49,19 +52,20 @@ DELETE FROM responses WHERE number IN (
 )
 """
 GET = """
-SELECT id, owner, previous, input, body, expires_at FROM responses
+SELECT id, owner, previous, items, inputs, body, expires_at FROM responses
 WHERE id = ? AND owner = ? AND expires_at > ?
 """
 CONVERSATION = """
-WITH RECURSIVE turns (id, owner, previous, input, body, expires_at, depth) AS (
-    SELECT id, owner, previous, input, body, expires_at, 0 FROM responses
+WITH RECURSIVE turns (number, previous, depth) AS (
+    SELECT number, previous, 0 FROM responses
     WHERE id = :id AND owner = :owner AND expires_at > :now
     UNION ALL
-    SELECT r.id, r.owner, r.previous, r.input, r.body, r.expires_at, depth + 1
+    SELECT r.number, r.previous, depth + 1
     FROM turns JOIN responses AS r ON r.id = turns.previous
     WHERE r.owner = :owner AND r.expires_at > :now
 )
-SELECT id, owner, previous, input, body, expires_at FROM turns ORDER BY depth DESC
+SELECT r.items, r.previous FROM turns JOIN responses AS r ON r.number = turns.number
+ORDER BY depth DESC
 """
 REMOVE = "DELETE FROM responses WHERE id = ? AND owner = ?"
 
@@ -77,8 +81,7 @@ class SqliteResponseStore:
 
     async def put(self, response: StoredResponse, now: float) -> None:
         def put(connection: sqlite3.Connection) -> None:
-            row = (response.id, response.owner, response.previous, response.input,
-                   response.body, response.size, response.expires_at)  # fmt: skip
+            row = (*msgspec.structs.astuple(response), response.size)
             with connection:
                 connection.execute(EXPIRED, (now,))
                 connection.execute(PUT, row)
@@ -95,11 +98,12 @@ class SqliteResponseStore:
 
     async def conversation(
         self, owner: str, response_id: str, now: float
-    ) -> Sequence[StoredResponse] | None:
-        def conversation(connection: sqlite3.Connection) -> Sequence[StoredResponse] | None:
+    ) -> Sequence[bytes] | None:
+        def conversation(connection: sqlite3.Connection) -> Sequence[bytes] | None:
             asked = {"id": response_id, "owner": owner, "now": now}
-            turns = [StoredResponse(*row) for row in connection.execute(CONVERSATION, asked)]
-            return turns if turns and turns[0].previous is None else None
+            rows = connection.execute(CONVERSATION, asked).fetchall()
+            whole = bool(rows) and rows[0][1] is None  # the first turn goes on from none
+            return [items for items, _ in rows] if whole else None
 
         return await self._run(conversation)
 
