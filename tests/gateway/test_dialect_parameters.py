@@ -79,7 +79,7 @@ MESSAGES: dict[str, tuple[Fate, Any]] = {
     "cache_control": (OURS, {"type": "ephemeral", "ttl": "1h"}),
     "compaction": (REFUSED, {"type": "x"}),
     "container": (REFUSED, "c_1"),
-    "context_management": (REFUSED, {"edits": []}),
+    "context_management": (REFUSED, {"edits": [{"type": "compact_20260112"}]}),
     "diagnostics": (REFUSED, {"previous_message_id": "msg_1"}),
     "fallback_credit_token": (REFUSED, "x"),
     "fallbacks": (REFUSED, [{"model": "x"}]),

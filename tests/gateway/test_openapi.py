@@ -38,7 +38,13 @@ OPERATIONS = [
     "GET /models/{author}/{slug}",
     "GET /models/{author}/{slug}/endpoints",
 ]
-POSTS = [name for name in OPERATIONS if name.startswith("POST") and "{id}" not in name]
+POSTS = [
+    "POST /chat/completions",
+    "POST /completions",
+    "POST /embeddings",
+    "POST /responses",
+    "POST /messages",  # whose body has all that /messages/count_tokens takes
+]
 REQUESTS = (
     "ChatRequest",
     "CompletionRequest",

@@ -119,8 +119,8 @@ class TokenCounter:
         for deployment in others:
             try:
                 return await self._ways[deployment.engine](operation, deployment)
-            except UpstreamFailure:
-                continue  # the next may be up
+            except (UpstreamFailure, ModelNotFound):
+                continue  # the next may be up, or have a tokenizer
         return await self._ways[last.engine](operation, last)
 
     async def _vllm(self, operation: Operation, deployment: Deployment) -> int:
@@ -153,7 +153,10 @@ class TokenCounter:
                     param="model",
                 )
             if response.status != 200:
-                raise upstream_error(response.status, await response.read(MAX_ERROR_BYTES), None, 0)
+                error = await response.read(MAX_ERROR_BYTES)
+                model = self._catalog.find(deployment.model)
+                limit = model.context_tokens if model is not None else 0
+                raise upstream_error(response.status, error, None, limit)
             return msgspec.json.decode(await response.read(MAX_TOKENS_BYTES), type=kind)
         except msgspec.MsgspecError:
             raise UpstreamMalformed("The engine's count is not what its API promises.") from None

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.domain.errors import UpstreamMalformed
@@ -63,6 +63,7 @@ def test_any_answer_is_a_legal_sequence_with_everything_in_it(answer: Streamed, 
         assert total == answer.usage.prompt_tokens
 
 
+@settings(max_examples=50)
 @given(answers(), st.data())
 def test_an_error_anywhere_ends_a_legal_sequence(answer: Streamed, data: st.DataObject):
     after = data.draw(st.integers(0, len(answer.deltas)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from prime_inference.domain.errors import InvalidRequest
 from prime_inference.wire.anthropic.request import decode_messages_request, decode_tools
@@ -106,6 +106,12 @@ def test_an_effort_wins_over_a_budget():
     assert made["reasoning_effort"] == "max"
 
 
+@pytest.mark.parametrize("keep", ["all", {"type": "all"}])
+def test_an_edit_that_keeps_everything_changes_nothing(keep: Any):
+    edits = [{"type": "clear_thinking_20251015", "keep": keep}]
+    assert chat(HELLO, context_management={"edits": edits}) == chat(HELLO)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -124,6 +130,7 @@ def test_an_effort_wins_over_a_budget():
             {"type": "image", "source": {"type": "url", "url": "x"}}]})]},
         {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
         {"tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]},
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015"}]}},
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any]):
@@ -133,6 +140,7 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any]):
     assert caught.value.param
 
 
+@settings(max_examples=50)
 @given(answers(in_order=True))
 def test_what_is_handed_back_is_the_message_that_the_model_gave(answer: Streamed):
     if answer.finish == "length":

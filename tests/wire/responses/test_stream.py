@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.wire.responses.items import MessageItem, decode_items
@@ -59,6 +59,7 @@ def test_any_answer_is_a_legal_sequence_with_everything_in_it(answer: Streamed, 
         assert final["usage"]["input_tokens_details"]["cached_tokens"] == answer.usage.cached_tokens
 
 
+@settings(max_examples=50)
 @given(answers(), st.data())
 def test_an_error_anywhere_ends_a_legal_sequence_as_failed(answer: Streamed, data: st.DataObject):
     after = data.draw(st.integers(0, len(answer.deltas)))
@@ -73,12 +74,14 @@ def test_a_whole_answer_is_what_its_stream_ends_with(answer: Streamed):
     assert whole(answer, translation()) == final
 
 
+@settings(max_examples=50)
 @given(answers())
 def test_a_whole_answer_has_everything_whatever_order_it_was_streamed_in(answer: Streamed):
     response = whole(answer, translation())
     assert_all_there(response, answer)
 
 
+@settings(max_examples=50)
 @given(answers(in_order=True))
 def test_what_is_handed_back_is_the_message_that_the_model_gave(answer: Streamed):
     """Output items, played back as input, are the chat message that they were made of."""

@@ -16,8 +16,8 @@ from prime_inference.wire.openai.decode import decode, decode_at
 MIN_BUDGET = 1024  # Anthropic's least
 
 REFUSED = (
-    "billing_policy", "compaction", "container", "context_management", "diagnostics",
-    "fallback_credit_token", "fallbacks", "inference_geo", "mcp_servers", "thread",
+    "billing_policy", "compaction", "container", "diagnostics", "fallback_credit_token",
+    "fallbacks", "inference_geo", "mcp_servers", "thread",
 )  # fmt: skip
 """Fields of Anthropic's that nothing here can honour."""
 
@@ -62,6 +62,21 @@ class OutputConfig(Closed):
     format: OutputFormat | None = None
 
 
+class AllTurns(Closed):
+    type: Literal["all"]
+
+
+class KeepThinking(Closed):
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"] | AllTurns
+
+
+class ContextManagement(Closed):
+    """Edits that leave the conversation as it is; agents send them with every request."""
+
+    edits: list[KeepThinking] | None = None
+
+
 class Metadata(Closed):
     user_id: Opaque | None = None
 
@@ -79,7 +94,7 @@ class CountRequest(Closed):
     cache_control: CacheControl | None = None
     speed: Literal["standard"] | None = None
     compaction: Any = None
-    context_management: Any = None
+    context_management: ContextManagement | None = None
     mcp_servers: Any = None
     thread: Any = None
 
