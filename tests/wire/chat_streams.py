@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from prime_inference.domain.errors import UpstreamCut
@@ -16,6 +17,9 @@ from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.stream import AnswerStream
 from prime_inference.wire.openai.whole import rebuild_answer
+
+patient = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For machines that have other work: time says nothing about what is tested."""
 
 TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from('<>&;"\\\n '), min_size=1)
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | TEXT, st.lists, max_leaves=4)

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_inference.domain.errors import UpstreamMalformed
 from prime_inference.wire.anthropic.stream import SIGNATURE, MessageStream
 from tests.wire.anthropic.judge import judge
-from tests.wire.chat_streams import Streamed, answers, streamed, whole
+from tests.wire.chat_streams import Streamed, answers, patient, streamed, whole
 
 
 def translation() -> MessageStream:
@@ -42,6 +42,7 @@ def is_broken(answer: Streamed) -> bool:
     )
 
 
+@patient
 @given(answers(), st.integers(1, 4))
 def test_any_answer_is_a_legal_sequence_with_everything_in_it(answer: Streamed, step: int):
     if is_broken(answer):
@@ -63,7 +64,7 @@ def test_any_answer_is_a_legal_sequence_with_everything_in_it(answer: Streamed, 
         assert total == answer.usage.prompt_tokens
 
 
-@settings(max_examples=50)
+@patient
 @given(answers(), st.data())
 def test_an_error_anywhere_ends_a_legal_sequence(answer: Streamed, data: st.DataObject):
     after = data.draw(st.integers(0, len(answer.deltas)))
@@ -72,6 +73,7 @@ def test_an_error_anywhere_ends_a_legal_sequence(answer: Streamed, data: st.Data
     assert recorded.events[-1][1]["error"] == {"type": "api_error", "message": "It broke."}
 
 
+@patient
 @given(answers(in_order=True))
 def test_a_whole_answer_is_what_its_stream_adds_up_to(answer: Streamed):
     if is_broken(answer):

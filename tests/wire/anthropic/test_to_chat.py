@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from prime_inference.domain.errors import InvalidRequest
 from prime_inference.wire.anthropic.request import decode_messages_request, decode_tools
 from prime_inference.wire.anthropic.stream import MessageStream
 from prime_inference.wire.anthropic.to_chat import to_chat
-from tests.wire.chat_streams import Streamed, answers, whole
+from tests.wire.chat_streams import Streamed, answers, patient, whole
 
 
 def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any]):
     assert caught.value.param
 
 
-@settings(max_examples=50)
+@patient
 @given(answers(in_order=True))
 def test_what_is_handed_back_is_the_message_that_the_model_gave(answer: Streamed):
     if answer.finish == "length":

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_inference.wire.responses.items import MessageItem, decode_items
@@ -15,7 +15,7 @@ from prime_inference.wire.responses.request import decode_responses_request
 from prime_inference.wire.responses.response import ResponseHead
 from prime_inference.wire.responses.stream import ResponseStream
 from prime_inference.wire.responses.to_chat import Conversation, to_chat
-from tests.wire.chat_streams import Streamed, answers, streamed, whole
+from tests.wire.chat_streams import Streamed, answers, patient, streamed, whole
 from tests.wire.responses.judge import judge
 
 
@@ -43,6 +43,7 @@ def assert_all_there(response: dict[str, Any], answer: Streamed) -> None:
     assert calls(response) == answer.calls()
 
 
+@patient
 @given(answers(), st.integers(1, 4))
 def test_any_answer_is_a_legal_sequence_with_everything_in_it(answer: Streamed, step: int):
     final = judge(streamed(answer, translation(), step=step).events)
@@ -59,7 +60,7 @@ def test_any_answer_is_a_legal_sequence_with_everything_in_it(answer: Streamed, 
         assert final["usage"]["input_tokens_details"]["cached_tokens"] == answer.usage.cached_tokens
 
 
-@settings(max_examples=50)
+@patient
 @given(answers(), st.data())
 def test_an_error_anywhere_ends_a_legal_sequence_as_failed(answer: Streamed, data: st.DataObject):
     after = data.draw(st.integers(0, len(answer.deltas)))
@@ -68,20 +69,21 @@ def test_an_error_anywhere_ends_a_legal_sequence_as_failed(answer: Streamed, dat
     assert final["error"] == {"code": "server_error", "message": "It broke."}
 
 
+@patient
 @given(answers(in_order=True))
 def test_a_whole_answer_is_what_its_stream_ends_with(answer: Streamed):
     final = judge(streamed(answer, translation()).events)
     assert whole(answer, translation()) == final
 
 
-@settings(max_examples=50)
+@patient
 @given(answers())
 def test_a_whole_answer_has_everything_whatever_order_it_was_streamed_in(answer: Streamed):
     response = whole(answer, translation())
     assert_all_there(response, answer)
 
 
-@settings(max_examples=50)
+@patient
 @given(answers(in_order=True))
 def test_what_is_handed_back_is_the_message_that_the_model_gave(answer: Streamed):
     """Output items, played back as input, are the chat message that they were made of."""
