@@ -65,6 +65,10 @@ class Recorded:
         self.ended = True
 
     @property
+    def server_stops(self) -> bool:
+        return False
+
+    @property
     def congested(self) -> bool:
         return False
 

@@ -19,6 +19,7 @@ from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.auth import API_KEY, Authenticator
 from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.messages_api import MessagesApi
+from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.openapi import openapi_document
 from prime_inference.gateway.operations import (
@@ -29,7 +30,7 @@ from prime_inference.gateway.operations import (
 from prime_inference.gateway.request_ids import request_ids
 from prime_inference.gateway.responses_api import ResponsesApi
 from prime_inference.wire.anthropic.errors import render_error as render_anthropic_error
-from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.http import Headers, Reply, Request
 from prime_inference.wire.openai.bounds import SchemaBounds
 from prime_inference.wire.openai.chat_request import decode_chat_request
 from prime_inference.wire.openai.completion_request import (
@@ -60,12 +61,14 @@ class Gateway:
         models: ModelsApi,
         responses: ResponsesApi,
         messages: MessagesApi,
+        metrics: Metrics,
     ) -> None:
         self._auth = auth
         self._inference = inference
         self._models = models
         self._responses = responses
         self._messages = messages
+        self._metrics = metrics
         self._schemas = SchemaBounds()
         self._ids = request_ids()
         self._openapi = msgspec.json.encode(openapi_document())
@@ -105,6 +108,10 @@ class Gateway:
             return
         if length is None or int(length) > UNREAD_BODY_BYTES:
             self._auth.authenticate(request)
+
+    def refusal(self, error: ApiError) -> tuple[int, Headers, bytes]:
+        """The answer to what the server refuses before it comes to `handle`."""
+        return self._error_answer(error, next(self._ids))
 
     # -- endpoints
 
@@ -215,16 +222,21 @@ class Gateway:
         body = msgspec.json.encode(document)
         reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], body)
 
-    @staticmethod
-    def _refuse(error: ApiError, request_id: str, request: Request, reply: Reply) -> None:
-        if reply.started:  # a stream has ended itself with an in-band error
-            return
-        if request.path.startswith(MESSAGES):
+    def _refuse(self, error: ApiError, request_id: str, request: Request, reply: Reply) -> None:
+        if not reply.started:  # else a stream has ended itself with an in-band error
+            anthropic = request.path.startswith(MESSAGES)
+            reply.send(*self._error_answer(error, request_id, anthropic=anthropic))
+
+    def _error_answer(
+        self, error: ApiError, request_id: str, *, anthropic: bool = False
+    ) -> tuple[int, Headers, bytes]:
+        self._metrics.error_answer(error)
+        if anthropic:
             status, headers, body = render_anthropic_error(error, request_id)
             headers.append((b"request-id", request_id.encode()))
         else:
             status, headers, body = render_error(error)
-        reply.send(status, [*headers, (b"x-request-id", request_id.encode())], body)
+        return status, [*headers, (b"x-request-id", request_id.encode())], body
 
 
 def _last_part(path: str) -> str:

@@ -95,6 +95,10 @@ class DialectReply:
         self._reply.abort()
 
     @property
+    def server_stops(self) -> bool:
+        return self._reply.server_stops
+
+    @property
     def congested(self) -> bool:
         return self._reply.congested
 
