@@ -152,6 +152,21 @@ async def test_reasoning_and_calls_come_through(start_gateway: StartGateway, pat
         assert message["usage"]["input_tokens"] == 3
 
 
+async def test_a_call_that_no_message_can_hold_ends_it_in_an_error(start_gateway: StartGateway):
+    pieces = [
+        tool_delta({"index": 0, "id": "a", "function": {"name": "f", "arguments": "[1]"}}),
+        delta(finish="tool_calls"),
+        DONE,
+    ]
+    async with scripted(*pieces) as engine:
+        gateway = await start_gateway(engine.base_url)
+        streamed = await gateway.stream("/messages", **BODIES["/messages"])
+        (line,) = await gateway.generations(1)
+    assert judge_message(events(streamed)) is None
+    assert streamed.chunks[-1]["error"]["type"] == "api_error"
+    assert (line["outcome"], line["error"]) == ("failed", "upstream_malformed")
+
+
 # -- stored responses
 
 

@@ -13,7 +13,7 @@ import msgspec
 from prime_inference.wire.http import Fields, HeaderLines, Reply, header_lines
 from prime_inference.wire.openai.answers import Answer, decode_answer
 from prime_inference.wire.openai.errors import ErrorObject, decode_error
-from prime_inference.wire.sse import DONE, SseFramer
+from prime_inference.wire.sse import DONE, MAX_EVENT_BYTES, SseFramer
 
 
 class Translation(Protocol):
@@ -48,7 +48,7 @@ class DialectReply:
         self._reply = reply
         self._translation = translation
         self._headers = headers  # of the dialect, beside those of the answer
-        self._framer = SseFramer()
+        self._framer = SseFramer(2 * MAX_EVENT_BYTES)  # an upstream's largest, under our head
         self._head: tuple[int, HeaderLines] | None = None  # of a whole answer
         self.whole = False  # the answer came to its proper end
 
