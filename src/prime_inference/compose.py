@@ -22,6 +22,7 @@ from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.adapters.redis.coordination import RedisCoordination
+from prime_inference.adapters.sqlite.responses import SqliteResponseStore
 from prime_inference.domain.models import Deployment, EngineKind, GatewayParser, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
@@ -40,11 +41,14 @@ from prime_inference.gateway.fleet_metrics import FleetMetrics
 from prime_inference.gateway.fleet_status import fleet_view
 from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.messages_api import MessagesApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.readiness import HealthChecks
+from prime_inference.gateway.responses_api import ResponsesApi
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.stop_signal import StoppedAtOnce, StopSignal
+from prime_inference.gateway.token_count import TokenCounter
 from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
 from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstreams
@@ -242,8 +246,16 @@ async def listening(
         keep_alive_seconds=options.keep_alive_seconds,
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
-    models_api = ModelsApi(catalog, upstreams, loop.time)
-    app = Gateway(Authenticator(keys), inference, models_api, metrics)
+    response_store = SqliteResponseStore(options.state_dir / "responses.sqlite")
+    token_counter = TokenCounter(catalog)
+    app = Gateway(
+        Authenticator(keys),
+        inference,
+        ModelsApi(catalog, upstreams, loop.time),
+        ResponsesApi(inference, response_store),
+        MessagesApi(inference, token_counter),
+        metrics,
+    )
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard)
     metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
@@ -295,6 +307,8 @@ async def listening(
         await control_server.close()
         await tool_calls.close()
         upstreams.close()
+        token_counter.close()
+        await response_store.close()
         settlement.flush()
         access_log.close()
 

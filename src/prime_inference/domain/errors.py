@@ -4,7 +4,8 @@
     ├── InvalidRequest                400  invalid_request
     │   ├── UnknownParameter          400  invalid_request
     │   ├── UnsupportedParameter      400  invalid_request
-    │   └── ContextLengthExceeded     400  context_length_exceeded
+    │   ├── ContextLengthExceeded     400  context_length_exceeded
+    │   └── PreviousResponseNotFound  400  invalid_request
     ├── AuthenticationFailed          401  authentication
     ├── PermissionDenied              403  permission_denied
     ├── NotFound                      404  not_found
@@ -92,6 +93,12 @@ class ContextLengthExceeded(InvalidRequest):
 
     code = "context_length_exceeded"
     error_type = "context_length_exceeded"
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """A conversation to go on with, of which a turn is not stored (any more)."""
+
+    code = "previous_response_not_found"
 
 
 class AuthenticationFailed(ApiError):

@@ -91,6 +91,7 @@ class Operation(Struct, frozen=True, gc=False):
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
     session: str = ""  # what the client calls the conversation that it belongs to
+    id_prefix: str = "cmpl-"  # of the id that the client sees
     message_name: str = ""  # path of the first message's name, where one has any
     tools: RequestTools | None = None
 
@@ -166,7 +167,9 @@ def unsupported(name: str, model: str) -> UnsupportedParameter:
     return UnsupportedParameter(f"'{name}' is not supported by {model}. {hint}", param=name)
 
 
-def chat_operation(request: ChatRequest, session: str = "") -> Operation:
+def chat_operation(
+    request: ChatRequest, session: str = "", id_prefix: str = "chatcmpl-"
+) -> Operation:
     prompts = _prompt_count(request.n)
     parameters = _chat_fields.of(request)
     if isinstance(request.response_format, TextFormat):
@@ -188,6 +191,7 @@ def chat_operation(request: ChatRequest, session: str = "") -> Operation:
         schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
         session=session or request.prompt_cache_key or "",
+        id_prefix=id_prefix,
         message_name=_message_name(request),
         tools=RequestTools(request) if request.tools else None,
     )

@@ -41,7 +41,7 @@ class Run(Struct, gc=False):
     @property
     def answer_id(self) -> str:
         """The id that the client sees."""
-        return f"chatcmpl-{self.id}" if self.operation.shape == "chat" else f"cmpl-{self.id}"
+        return self.operation.id_prefix + self.id
 
     def headers(self, fixed: HeaderLines) -> HeaderLines:
         """Header lines of the answer: `fixed`, and the ids by which it can be asked after."""

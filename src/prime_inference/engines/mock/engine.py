@@ -50,7 +50,7 @@ from prime_inference.engines.mock.script import (
     stream_script,
     whole_script,
 )
-from prime_inference.engines.mock.text import ANSWER_TOKENS, word
+from prime_inference.engines.mock.text import ANSWER_TOKENS, chat_prompt, word
 from prime_inference.wire.http import Headers
 
 BEHAVIOUR_HEADER = b"x-mock-behaviour"
@@ -212,6 +212,8 @@ class MockEngine:
             self._authenticate(headers)
             if path == "/v1/embeddings":
                 return self._embed(body), seen
+            if path == "/tokenize":
+                return self._tokenize(body), seen
             return self._generate(path, headers, body, seen), seen
         except Refused as refused:
             return _at_once(refused.body, refused.status), seen
@@ -321,6 +323,16 @@ class MockEngine:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _json({"object": "list", "data": data, "model": request.model, "usage": usage})
 
+    def _tokenize(self, body: bytes) -> Script:
+        """vLLM's count of a conversation's tokens."""
+        try:
+            request = _conversation.decode(body)
+        except msgspec.DecodeError as error:
+            return _at_once(_invalid(str(error)), 400)
+        prompt = chat_prompt(request.messages)
+        return _json({"count": prompt.tokens, "max_model_len": self._context_tokens,
+                      "tokens": prompt.ids})  # fmt: skip
+
     def _look_up(self, method: str, path: str, body: bytes) -> Script:
         match method, path:
             case "GET", "/health":
@@ -351,6 +363,15 @@ class MockEngine:
     def _card(self, model: str) -> dict[str, Any]:
         return {"id": model, "object": "model", "created": 0, "owned_by": "mock", "root": model,
                 "parent": None, "max_model_len": self._context_tokens}  # fmt: skip
+
+
+class _Conversation(msgspec.Struct):
+    """Body of `POST /tokenize`."""
+
+    messages: list[dict[str, Any]]
+
+
+_conversation = msgspec.json.Decoder(_Conversation)
 
 
 class _Wish(msgspec.Struct, forbid_unknown_fields=True):

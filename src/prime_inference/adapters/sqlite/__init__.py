@@ -1,0 +1,1 @@
+"""Ports over SQLite files in the state folder."""
