@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv quick check format lock sim bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv quick check format lock sim crash bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -84,11 +84,15 @@ check: $(VENV)/dev  ## lint, format, types, import rules, commands in the docs
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs_commands.py check $(wildcard *.md docs/*.md docs/*/*.md)
 
+CRASH ?=
 SEEDS ?= 500
 SEED_START ?= 0
 
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
+
+crash: $(VENV)/dev  ## 10,000 generations, 1,000 kills, each accounted once: make crash CRASH="--seed 7"
+	$(BIN)/python -m tests.crash $(CRASH)
 
 format: $(VENV)/dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix

@@ -1,0 +1,1 @@
+"""Stores in a file, with the `sqlite3` that comes with Python."""
