@@ -1,0 +1,81 @@
+"""Bounds on what keys, tenants and models may use."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+MOST_AMOUNT = 2**53  # what a double holds exactly: Redis' Lua counts in doubles
+
+
+class LimitKind(enum.StrEnum):
+    """What is counted. Budgets are in nanodollars and begin anew at midnight UTC."""
+
+    REQUESTS_PER_MINUTE = "requests_per_minute"
+    TOKENS_PER_MINUTE = "tokens_per_minute"
+    CONCURRENCY = "concurrency"
+    BUDGET_DAILY = "budget_daily"
+    BUDGET_WEEKLY = "budget_weekly"  # from Monday
+    BUDGET_MONTHLY = "budget_monthly"
+    BUDGET_TOTAL = "budget_total"
+
+    @property
+    def is_budget(self) -> bool:
+        return self.value.startswith("budget_")
+
+    @property
+    def is_rate(self) -> bool:
+        return self.value.endswith("_per_minute")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `most` of a kind, over the requests that match all that is not None.
+
+    A limit with only a model bounds everybody's use of it; with key and model, that key's.
+    """
+
+    id: str
+    kind: LimitKind
+    most: int
+    key_id: str | None = None
+    tenant: str | None = None
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.most <= MOST_AMOUNT:
+            raise ValueError(f"a limit is between 0 and {MOST_AMOUNT}")
+
+    def matches(self, key_id: str, tenant: str, model: str) -> bool:
+        """Whether a request of that key, billed to that tenant, for that model counts."""
+        return (
+            self.key_id in (None, key_id)
+            and self.tenant in (None, tenant)
+            and self.model in (None, model)
+        )
+
+
+def window_start(kind: LimitKind, moment: float) -> int:
+    """The day, since the epoch, on which a budget's current window began; 0 for the total."""
+    day = datetime.fromtimestamp(moment, UTC).date()
+    if kind is LimitKind.BUDGET_WEEKLY:
+        day -= timedelta(days=day.weekday())
+    elif kind is LimitKind.BUDGET_MONTHLY:
+        day = day.replace(day=1)
+    elif kind is not LimitKind.BUDGET_DAILY:
+        return 0
+    return day.toordinal() - datetime(1970, 1, 1, tzinfo=UTC).toordinal()
+
+
+def window_end(kind: LimitKind, moment: float) -> float | None:
+    """When a budget's current window ends, in seconds since the epoch; None for the total."""
+    start = window_start(kind, moment)
+    if kind is LimitKind.BUDGET_DAILY:
+        return (start + 1) * 86_400.0
+    if kind is LimitKind.BUDGET_WEEKLY:
+        return (start + 7) * 86_400.0
+    if kind is LimitKind.BUDGET_MONTHLY:
+        first = datetime.fromtimestamp(start * 86_400, UTC)
+        return (first + timedelta(days=32)).replace(day=1).timestamp()
+    return None
