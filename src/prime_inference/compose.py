@@ -18,6 +18,8 @@ import uvloop
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.memory.catalog import MemoryCatalog
+from prime_inference.compose_billing import BillingOptions as BillingOptions
+from prime_inference.compose_billing import BillingParts, billing_parts
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory
@@ -25,7 +27,8 @@ from prime_inference.engines.local.revision import revision
 from prime_inference.engines.local.supervisor import LocalEngine
 from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
 from prime_inference.gateway.access_log import AccessLog
-from prime_inference.gateway.app import Gateway
+from prime_inference.gateway.account_api import AccountApi
+from prime_inference.gateway.app import BASE, Gateway
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
@@ -81,6 +84,7 @@ class ListenOptions:
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     clocks: ClockLimits = field(default_factory=ClockLimits)
+    billing: BillingOptions | None = None  # None: one tenant, and nobody is billed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class ServeOptions:
     model_id: str | None = None  # what clients name it; None: derived from the file's name
     slots: int = 2  # answers written at a time; each reserves the memory of a whole context
     context_tokens: int | None = None  # context window; None: what the model was trained with
+    billing: BillingOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,24 @@ async def listening(
     signal to stop and then drains. Raises StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
+    async with contextlib.AsyncExitStack() as stack:
+        parts = None
+        if options.billing is not None:
+            parts = await stack.enter_async_context(
+                billing_parts(options.billing, options.state_dir, keys)
+            )
+        listeners = _listening(catalog, options, not_ready, keys, parts)
+        yield await stack.enter_async_context(listeners)
+
+
+@contextlib.asynccontextmanager
+async def _listening(
+    catalog: Catalog,
+    options: ListenOptions,
+    not_ready: Callable[[], str | None],
+    keys: FileKeyStore,
+    parts: BillingParts | None,
+) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     loop = asyncio.get_running_loop()
     metrics = Metrics()
     upstreams = Upstreams(catalog, loop.time)
@@ -180,12 +203,19 @@ async def listening(
         settlement,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
+        billing=parts.billing if parts else None,
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
-    app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
+    if parts is None:
+        app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
+    else:
+        app = _billed_gateway(parts, inference, catalog, upstreams, metrics)
     public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
     control = ControlListener(
-        metrics, settlement, lambda: "draining" if public_server.draining else not_ready()
+        metrics,
+        settlement,
+        lambda: "draining" if public_server.draining else not_ready(),
+        admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
@@ -221,6 +251,27 @@ async def listening(
         upstreams.close()
         settlement.flush()
         access_log.close()
+
+
+def _billed_gateway(
+    parts: BillingParts,
+    inference: Inference,
+    catalog: Catalog,
+    upstreams: Upstreams,
+    metrics: Metrics,
+) -> Gateway:
+    auth = Authenticator(parts, parts.billed_to)
+    models = ModelsApi(catalog, upstreams, asyncio.get_running_loop().time, parts.price)
+    account = AccountApi(auth, parts.directory, parts.billing, parts.ledger)
+    metrics.watch(
+        "prime_outbox_events", "Usage events the ledger has not confirmed.",
+        lambda: parts.shipper.waiting,
+    )  # fmt: skip
+    metrics.watch(
+        "prime_limits_degraded", "1 while limits are decided without their store.",
+        lambda: parts.holds.degraded,
+    )  # fmt: skip
+    return Gateway(auth, inference, models, account.routes(BASE))
 
 
 def _tune_garbage_collection() -> None:
@@ -291,7 +342,13 @@ async def serve(
             head.context_tokens,
         )
     engine = LocalEngine(model_file, slots=options.slots, context_tokens=context_tokens)
-    listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
+    listen = ListenOptions(
+        options.state_dir,
+        options.host,
+        options.port,
+        options.control_port,
+        billing=options.billing,
+    )
     await engine.start()
     try:
         catalog = local_catalog(options, engine, model_file, context_tokens)

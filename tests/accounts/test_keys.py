@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from prime_inference.accounts.directory import Directory, Records, check_scope
+from prime_inference.accounts.directory import Directory, Records, check_peer, check_scope
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import Scope
@@ -58,11 +58,16 @@ def test_a_key_ends_when_it_is_revoked_or_its_time_is_over():
 def test_a_key_is_for_its_scope_only(scope: Scope | None, allowed: bool):
     _, key = api_keys.create("t", name="", created_at=1.0)
     key = replace(key, scope=scope)
+
+    def check() -> None:
+        check_scope(key, "chat/completions", "a/b")
+        check_peer(key, "127.0.0.1")
+
     if allowed:
-        check_scope(key, "chat/completions", "a/b", "127.0.0.1")
+        check()
     else:
         with pytest.raises(PermissionDenied):
-            check_scope(key, "chat/completions", "a/b", "127.0.0.1")
+            check()
 
 
 def test_limits_match_all_that_they_name():

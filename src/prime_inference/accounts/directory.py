@@ -92,7 +92,7 @@ class Directory:
         return found
 
 
-def check_scope(key: ApiKey, route: str, model: str, peer: str) -> None:
+def check_scope(key: ApiKey, route: str, model: str) -> None:
     """Raises PermissionDenied, naming what the key may be used for."""
     scope = key.scope
     if scope is None:
@@ -103,7 +103,12 @@ def check_scope(key: ApiKey, route: str, model: str, peer: str) -> None:
         raise PermissionDenied(
             f"This key is for {_listed(scope.models)}, not for {model}.", param="model"
         )
-    if scope.networks and not _within(peer, scope.networks):
+
+
+def check_peer(key: ApiKey, peer: str) -> None:
+    """Raises PermissionDenied unless the key may be used from that address."""
+    scope = key.scope
+    if scope is not None and scope.networks and not _within(peer, scope.networks):
         raise PermissionDenied("This key may not be used from this address.")
 
 

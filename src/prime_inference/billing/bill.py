@@ -26,7 +26,11 @@ class Bill:
         Raises OutboxUnavailable, and then nothing is settled.
         """
         if self.event is None:
-            event = usage_event(generation, self.price, pool=self._pool)
+            event = self.rate(generation)
             self._outbox.append((event,))
             self.event = event
         return self.event
+
+    def rate(self, generation: Generation) -> UsageEvent:
+        """What `settle` would commit."""
+        return usage_event(generation, self.price, pool=self._pool)

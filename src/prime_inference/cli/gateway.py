@@ -13,9 +13,11 @@ from prime_inference.cli.options import Plain, TextOrJson
 from prime_inference.cli.serve import (
     EPILOG,
     ControlPort,
+    Database,
     Host,
     Port,
     StateDir,
+    billing_options,
     require_ports,
     run_server,
 )
@@ -47,6 +49,19 @@ def gateway(
     port: Port = 8000,
     control_port: ControlPort = 8001,
     state_dir: StateDir = None,
+    database: Database = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            "--redis", envvar="PRIME_REDIS", help="URL of what counts limits for all gateways."
+        ),
+    ] = None,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas", min=1, help="Gateways that share the limits, for when Redis is away."
+        ),
+    ] = 1,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
@@ -65,6 +80,7 @@ def gateway(
         host=host,
         port=port,
         control_port=control_port,
+        billing=billing_options(database, redis, replicas),
     )
     try:
         options = compose.GatewayOptions(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from prime_inference.compose import Announce, Endpoint
+    from prime_inference.compose_billing import BillingOptions
 
 EPILOG = json_help(
     "One line once the server answers: {base_url, control_url, api_key, model}",
@@ -50,6 +51,16 @@ StateDir = Annotated[
         "--state-dir",
         help="Folder of keys and usage. Default: PRIME_STATE_DIR, else"
         " ~/.local/state/prime-inference.",
+    ),
+]
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="PRIME_DATABASE",
+        help="Where teams, prices and bills are kept: sqlite, sqlite:FILE, postgresql://..."
+        " Default: nowhere; one key, and nobody is billed.",
     ),
 ]
 
@@ -90,6 +101,7 @@ def serve(
             help="Context window. Default: what the model was trained with.",
         ),
     ] = None,
+    database: Database = None,
     output: TextOrJson = "text",
     until_stdin_closes: Annotated[
         bool,
@@ -105,6 +117,7 @@ def serve(
     Examples:
       prime inference serve
       prime inference serve --model ./model.gguf --model-id acme/my-model
+      prime inference serve --database sqlite
       prime inference serve --port 0 --control-port 0 -o json
     """
     from prime_inference import compose
@@ -124,6 +137,7 @@ def serve(
         model_id=model_id,
         slots=slots,
         context_tokens=context_tokens,
+        billing=billing_options(database),
     )
     require_ports(host, port, control_port)
     if until_stdin_closes:
@@ -134,6 +148,22 @@ def serve(
             terminal,
             as_json=output == "json",
         )
+
+
+def billing_options(
+    database: str | None, redis: str | None = None, replicas: int = 1
+) -> BillingOptions | None:
+    """Raises WrongUsage."""
+    from prime_inference.compose_billing import BillingOptions
+
+    if database is None:
+        if redis is not None:
+            raise WrongUsage("--redis counts limits, which are kept in a --database.")
+        return None
+    try:
+        return BillingOptions(database, redis, replicas)
+    except ValueError as error:
+        raise WrongUsage(f"--database: {error}") from error
 
 
 def run_server(

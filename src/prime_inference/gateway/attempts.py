@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prime_inference.domain.errors import UpstreamFailure, UpstreamMalformed
 from prime_inference.domain.models import Model
+from prime_inference.gateway.billing import charging
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
@@ -56,7 +57,10 @@ class Attempts:
                 data = await response.read(MAX_ANSWER_BYTES)
                 if operation.route == "embeddings":
                     body, run.usage = rebuild_embeddings(
-                        data, model=model.id, inputs=operation.inputs
+                        data,
+                        model=model.id,
+                        inputs=operation.inputs,
+                        charge=charging(run, self._deadlines.now),
                     )
                     return body
                 answer = decode_answer(data)
@@ -73,6 +77,7 @@ class Attempts:
             created=run.created,
             model=model.id,
             choices=operation.choices,
+            charge=charging(run, self._deadlines.now),
         )
 
     @staticmethod

@@ -10,10 +10,11 @@ import msgspec
 from prime_inference.domain.errors import MethodNotAllowed, NotFound
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.settlement import Settlement
-from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.http import Handler, Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
 METRICS_TYPE = (b"content-type", b"text/plain; version=1.0.0; charset=utf-8")
+ADMIN = "/admin/v1/"
 LAG_SECONDS = 0.5
 READING = ("GET", "HEAD")
 
@@ -22,14 +23,21 @@ class ControlListener:
     """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot."""
 
     def __init__(
-        self, metrics: Metrics, settlement: Settlement, not_ready: Callable[[], str | None]
+        self,
+        metrics: Metrics,
+        settlement: Settlement,
+        not_ready: Callable[[], str | None],
+        admin: Handler | None = None,
     ) -> None:
+        self._admin = admin
         self._metrics = metrics
         self._settlement = settlement
         self._not_ready = not_ready
 
     async def handle(self, request: Request, reply: Reply) -> None:
-        if request.method not in ("GET", "HEAD"):
+        if self._admin is not None and request.path.startswith(ADMIN):
+            await self._admin(request, reply)
+        elif request.method not in READING:
             reply.send(
                 *render_error(MethodNotAllowed(f"{request.path} takes GET.", allowed=READING))
             )

@@ -20,6 +20,7 @@ from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.attempts import Attempts
+from prime_inference.gateway.billing import Billing, charging
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
 from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
@@ -49,7 +50,9 @@ class Inference:
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
+        billing: Billing | None = None,
     ) -> None:
+        self._billing = billing
         self._catalog = catalog
         self._upstreams = upstreams
         self._settlement = settlement
@@ -65,6 +68,8 @@ class Inference:
         try:
             model = self._model(operation)
             run.model = model.id
+            if self._billing is not None:
+                await self._billing.admit(run, model)
             upstreams = self._candidates(operation, model)
             if operation.stream:
                 await self._stream(run, model, upstreams, reply)
@@ -86,7 +91,10 @@ class Inference:
             raise
         finally:
             self.in_flight -= 1
-            self._settlement.add(run.generation(self._deadlines.now()))
+            generation = run.generation(self._deadlines.now())
+            if run.account is not None:
+                run.account.close(generation)
+            self._settlement.add(generation)
 
     # -- choosing
 
@@ -131,6 +139,7 @@ class Inference:
             headers=run.headers(STREAM_HEADERS),
             deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
+            charge=charging(run, self._deadlines.now),
         )
         try:
             await self._first_that_answers(

@@ -14,7 +14,7 @@ from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http import HeaderLines, Reply, header_lines
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.errors import error_object
-from prime_inference.wire.openai.stream import AnswerStream
+from prime_inference.wire.openai.stream import AnswerStream, Charge
 
 STREAM_HEADERS = header_lines(
     [
@@ -39,7 +39,9 @@ class StreamRelay:
         headers: HeaderLines,
         deadlines: Deadlines,
         keep_alive_seconds: float,
+        charge: Charge | None = None,
     ) -> None:
+        self._charge = charge
         self._operation = operation
         self._reply = reply
         self._answer_id = answer_id
@@ -66,6 +68,7 @@ class StreamRelay:
             model=self._operation.model,
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
+            charge=self._charge,
         )
         return self._stream
 

@@ -8,6 +8,7 @@ of tool calls, one finish reason on the last chunk of a choice, usage once and l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -23,6 +24,9 @@ from prime_inference.wire.openai.answers import (
     decode_answer,
     usage_object,
 )
+
+Charge = Callable[[Usage], float | None]
+"""Takes the usage of a whole answer before its end is sent; dollars, None without a price."""
 
 Shape = Literal["chat", "text"]
 """Chat completions (deltas of messages) or completions (pieces of text)."""
@@ -78,7 +82,9 @@ class AnswerStream:
         model: str,
         include_usage: bool = False,
         choices: int = 1,
+        charge: Charge | None = None,
     ) -> None:
+        self._charge = charge
         self._shape: Shape = shape
         head = _encoder.encode(
             {"id": answer_id, "object": OBJECTS[shape], "created": created, "model": model}
@@ -117,9 +123,10 @@ class AnswerStream:
         """The last chunks: finish reasons, usage if asked for, `[DONE]`. Raises UpstreamCut."""
         if not self.finished:
             raise UpstreamCut("The model's answer ended early.")
+        cost = None if self._charge is None else self._charge(self.usage)
         pieces = [self._last_chunk(index, state) for index, state in enumerate(self._states)]
         if self._include_usage and self._reported is not None:
-            usage = _encoder.encode(usage_object(self._reported))
+            usage = _encoder.encode(usage_object(self._reported, cost))
             pieces.append(b'%b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
         pieces.append(DONE_EVENT)
         return b"".join(pieces)
