@@ -13,13 +13,13 @@ from pathlib import Path
 
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
+from prime_inference.adapters.files.outbox import FileOutbox
 from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.adapters.sql.accounts import SqlAccounts
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
 from prime_inference.adapters.sqlite.database import SqliteDatabase
-from prime_inference.adapters.sqlite.outbox import SqliteOutbox
 from prime_inference.billing.holds import Holds
 from prime_inference.billing.shipper import Shipper
 from prime_inference.control.admin_api import AdminApi
@@ -93,7 +93,7 @@ async def billing_parts(
         await asyncio.to_thread(_migrate, first)
         accounts, ledger = SqlAccounts(first), SqlLedger(opened())
         await asyncio.to_thread(_add_local_tenant, accounts)
-        outbox = SqliteOutbox(state_dir / "outbox.db")
+        outbox = FileOutbox(state_dir / "outbox")
         stack.callback(outbox.close)
         store = _limit_store(options.redis)
         stack.push_async_callback(store.close)

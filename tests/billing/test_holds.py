@@ -11,7 +11,7 @@ from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.billing.holds import GRACE, Hold, Holds
 from prime_inference.domain.errors import BudgetExceeded, RateLimited
 from prime_inference.domain.limits import Limit, LimitKind
-from prime_inference.ports.limits import HoldAsk, HoldGrant, LimitsUnavailable
+from prime_inference.ports.limits import HoldAsk, HoldGrant, LimitsUnavailable, Settlement
 
 MOST = 1_000_000
 TOTAL = Limit("total", LimitKind.BUDGET_TOTAL, MOST, tenant="t")
@@ -30,10 +30,10 @@ class Store(MemoryLimits):
             raise LimitsUnavailable("away")
         return await super().reserve(ask)
 
-    async def settle(self, ask: HoldAsk, used: Sequence[int]) -> None:
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
         if self.away:
             raise LimitsUnavailable("away")
-        await super().settle(ask, used)
+        await super().settle(settlements)
 
 
 def holds(store: Store, spent: int = 0, replicas: int = 1) -> Holds:
@@ -154,3 +154,11 @@ async def test_settling_twice_settles_once():
     own.settle(hold, tokens=1, cost=10)
     await own.drain()
     assert await spend(own, "r2", MOST - 10)
+
+
+async def test_nobody_is_refused_for_what_has_ended_but_not_been_settled():
+    own = holds(Store())
+    for number in range(20):
+        hold = await own.take(f"r{number}", [TOTAL], tokens=1, cost=MOST - 100)
+        assert hold is not None
+        own.settle(hold, tokens=1, cost=5)

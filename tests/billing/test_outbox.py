@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from prime_inference.adapters.files.outbox import FileOutbox
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.adapters.sqlite.database import SqliteDatabase
-from prime_inference.adapters.sqlite.outbox import SqliteOutbox
 from prime_inference.billing.rating import usage_event
 from prime_inference.billing.shipper import BATCH, Shipper
+from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import Applied, LedgerUnavailable
-from prime_inference.ports.outbox import OutboxUnavailable
 
 from .samples import generation, price
 
 APPEND_AND_DIE = """
 import os, pathlib, sys
-from prime_inference.adapters.sqlite.outbox import SqliteOutbox
+from prime_inference.adapters.files.outbox import FileOutbox
 from tests.billing.test_outbox import events
-SqliteOutbox(pathlib.Path(sys.argv[1])).append(events(3))
+FileOutbox(pathlib.Path(sys.argv[1])).append(events(3))
 os.kill(os.getpid(), 9)
+"""
+
+
+APPEND_TO_A_FULL_DISK = """
+import pathlib, resource, signal, sys
+from prime_inference.adapters.files.outbox import FileOutbox
+from prime_inference.ports.outbox import OutboxUnavailable
+from tests.billing.test_outbox import events
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+outbox = FileOutbox(pathlib.Path(sys.argv[1]))
+outbox.append(events(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))  # as a disk with little room
+for _ in range(2):
+    try:
+        outbox.append(events(3))
+    except OutboxUnavailable:
+        continue
+    sys.exit("it was written")
+assert outbox.count() == 1
 """
 
 
@@ -37,8 +58,8 @@ def events(count: int) -> list[UsageEvent]:
 
 
 @pytest.fixture
-def outbox(tmp_path: Path) -> Iterator[SqliteOutbox]:
-    outbox = SqliteOutbox(tmp_path / "outbox.db")
+def outbox(tmp_path: Path) -> Iterator[FileOutbox]:
+    outbox = FileOutbox(tmp_path / "outbox")
     yield outbox
     outbox.close()
 
@@ -63,7 +84,7 @@ class LosesAnswers(SqlLedger):
         return applied
 
 
-def test_events_come_out_as_they_went_in_and_in_order(outbox: SqliteOutbox):
+def test_events_come_out_as_they_went_in_and_in_order(outbox: FileOutbox):
     sent = events(5)
     outbox.append(sent[:1])
     outbox.append(sent[1:])
@@ -73,7 +94,7 @@ def test_events_come_out_as_they_went_in_and_in_order(outbox: SqliteOutbox):
     assert outbox.count() == 2
 
 
-def test_places_are_never_used_again(outbox: SqliteOutbox):
+def test_places_are_never_used_again(outbox: FileOutbox):
     outbox.append(events(2))
     last = outbox.oldest(9)[-1][0]
     outbox.delete(last)
@@ -82,33 +103,82 @@ def test_places_are_never_used_again(outbox: SqliteOutbox):
 
 
 def test_what_was_appended_survives_the_death_of_its_process(tmp_path: Path):
-    path = tmp_path / "outbox.db"
+    path = tmp_path / "outbox"
     child = subprocess.run([sys.executable, "-c", APPEND_AND_DIE, path], check=False)
     assert child.returncode == -9
-    outbox = SqliteOutbox(path)
+    outbox = FileOutbox(path)
     assert [event for _, event in outbox.oldest(9)] == events(3)
     outbox.close()
 
 
-def test_the_outbox_can_be_read_by_its_owner_only(tmp_path: Path, outbox: SqliteOutbox):
+def test_the_outbox_can_be_read_by_its_owner_only(tmp_path: Path, outbox: FileOutbox):
     outbox.append(events(1))
-    for path in tmp_path.iterdir():
+    assert (tmp_path / "outbox").stat().st_mode & 0o077 == 0
+    for path in (tmp_path / "outbox").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_an_outbox_that_cannot_be_written_says_so_and_keeps_nothing(
-    tmp_path: Path, outbox: SqliteOutbox
-):
-    other = sqlite3.connect(tmp_path / "outbox.db")
-    other.execute("CREATE TRIGGER full BEFORE INSERT ON outbox BEGIN SELECT RAISE(ABORT, 'x'); END")
-    other.close()
-    for count in (1, 3):
-        with pytest.raises(OutboxUnavailable):
-            outbox.append(events(count))
-    assert outbox.count() == 0
+def test_an_outbox_that_cannot_be_written_says_so_and_keeps_nothing(tmp_path: Path):
+    child = subprocess.run([sys.executable, "-c", APPEND_TO_A_FULL_DISK, tmp_path / "outbox"])
+    assert child.returncode == 0
+    outbox = FileOutbox(tmp_path / "outbox")
+    assert [event for _, event in outbox.oldest(9)] == events(1)
+    outbox.close()
 
 
-def test_the_shipper_drains_the_outbox_into_the_ledger(outbox: SqliteOutbox, books: SqlLedger):
+def test_one_process_writes_to_an_outbox(tmp_path: Path, outbox: FileOutbox):
+    with pytest.raises(CannotStart, match="state-dir"):
+        FileOutbox(tmp_path / "outbox")
+
+
+@given(cut=st.integers(0, 2_000))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_torn_off_the_end_is_only_the_end(tmp_path: Path, cut: int):
+    with TemporaryDirectory(dir=tmp_path) as folder:
+        outbox = FileOutbox(Path(folder))
+        outbox.append(events(5))
+        outbox.close()
+        (path,) = Path(folder).glob("*.log")
+        data = path.read_bytes()
+        left = data[: max(0, len(data) - cut)]
+        path.write_bytes(left)
+        whole = sum(line in left for line in data.splitlines())  # the line feed is no content
+        outbox = FileOutbox(Path(folder))
+        outbox.append(events(1))
+        assert [event for _, event in outbox.oldest(9)] == events(5)[:whole] + events(1)
+        outbox.close()
+
+
+@given(data=st.data())
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_outbox_is_a_queue_over_files_and_restarts(tmp_path: Path, data: st.DataObject):
+    with TemporaryDirectory(dir=tmp_path) as folder:
+        outbox = FileOutbox(Path(folder), file_bytes=400)  # two events
+        queue: list[UsageEvent] = []
+        made = 0
+        for _ in range(data.draw(st.integers(1, 12))):
+            match data.draw(st.sampled_from(["append", "delete", "restart"])):
+                case "append":
+                    new = events(made + data.draw(st.integers(1, 3)))[made:]
+                    made += len(new)
+                    queue += new
+                    outbox.append(new)
+                case "delete":
+                    found = outbox.oldest(data.draw(st.integers(1, 4)))
+                    if found:
+                        outbox.delete(found[-1][0])
+                        del queue[: len(found)]
+                case "restart":
+                    outbox.close()
+                    outbox = FileOutbox(Path(folder), file_bytes=400)
+            assert outbox.count() == len(queue)
+            assert [event for _, event in outbox.oldest(99)] == queue
+        if not queue:
+            assert len(list(Path(folder).glob("*.log"))) == 1
+        outbox.close()
+
+
+def test_the_shipper_drains_the_outbox_into_the_ledger(outbox: FileOutbox, books: SqlLedger):
     sent = events(BATCH + 5)
     outbox.append(sent)
     shipper = Shipper(outbox, books, "r1")
@@ -122,7 +192,7 @@ def test_the_shipper_drains_the_outbox_into_the_ledger(outbox: SqliteOutbox, boo
 
 
 def test_an_answer_that_is_lost_is_asked_for_again_and_counts_once(
-    outbox: SqliteOutbox, tmp_path: Path
+    outbox: FileOutbox, tmp_path: Path
 ):
     database = SqliteDatabase(tmp_path / "ledger.db", "normal")
     migrate(database)
@@ -141,7 +211,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_counts_once(
     database.close()
 
 
-def test_while_the_ledger_is_away_events_wait_and_then_go(outbox: SqliteOutbox, tmp_path: Path):
+def test_while_the_ledger_is_away_events_wait_and_then_go(outbox: FileOutbox, tmp_path: Path):
     database = SqliteDatabase(tmp_path / "late.db", "normal")
     books = SqlLedger(database)  # no tables yet
     outbox.append(events(2))

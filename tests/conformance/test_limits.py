@@ -52,7 +52,7 @@ async def test_a_budget_is_held_then_spent(limits: LimitStore):
     grant = await limits.reserve(first)
     assert (grant.granted, grant.states[0].left, grant.states[0].spent) == (True, 40, 0)
     assert (await limits.reserve(ask(budget(41)))).refused == 0
-    await limits.settle(first, [25])
+    await limits.settle([(first, [25])])
     grant = await limits.reserve(ask(budget(75)))
     assert (grant.granted, grant.states[0].left, grant.states[0].spent) == (True, 0, 25)
 
@@ -75,7 +75,7 @@ async def test_reserving_and_settling_twice_counts_once(limits: LimitStore):
     for _ in range(3):
         assert (await limits.reserve(wanted)).granted
     for _ in range(3):
-        await limits.settle(wanted, [10, 1, 30])
+        await limits.settle([(wanted, [10, 1, 30])])
     assert (await limits.reserve(wanted)).granted  # a repeat that comes late
     grant = await limits.reserve(ask(budget(0), places(2, 0), rate(0, 100)))
     assert [state.left for state in grant.states[:2]] == [90, 2]
@@ -89,7 +89,7 @@ async def test_a_hold_ends_by_itself_and_a_late_settlement_still_counts(limits: 
     await asyncio.sleep(0.15)
     other = ask(budget(60), places(1))
     assert (await limits.reserve(other)).granted
-    await limits.settle(late, [30, 1])
+    await limits.settle([(late, [30, 1])])
     grant = await limits.reserve(ask(budget(11)))
     assert (grant.refused, grant.states[0].spent, grant.states[0].left) == (0, 30, 10)
 
@@ -118,7 +118,7 @@ async def test_a_rate_fills_again_and_says_how_long_it_takes(limits: LimitStore)
 async def test_what_was_reserved_of_a_rate_and_not_used_is_given_back(limits: LimitStore):
     wanted = ask(rate(600, 600))
     await limits.reserve(wanted)
-    await limits.settle(wanted, [100])
+    await limits.settle([(wanted, [100])])
     assert (await limits.reserve(ask(rate(500, 600)))).granted
 
 
@@ -135,7 +135,7 @@ async def test_a_limit_of_nothing_lets_nothing_through(limits: LimitStore):
 async def test_a_new_window_begins_with_nothing_spent(limits: LimitStore):
     old = ask(budget(80))
     await limits.reserve(old)
-    await limits.settle(old, [80])
+    await limits.settle([(old, [80])])
     grant = await limits.reserve(ask(budget(100, window=DAY + 1)))
     assert (grant.granted, grant.states[0].spent) == (True, 0)
 
@@ -144,7 +144,7 @@ async def test_what_is_settled_after_its_window_does_not_burden_the_next(limits:
     old = ask(budget(80))
     await limits.reserve(old)
     await limits.reserve(ask(budget(1, window=DAY + 1)))
-    await limits.settle(old, [80])
+    await limits.settle([(old, [80])])
     grant = await limits.reserve(ask(budget(99, window=DAY + 1)))
     assert grant.granted
 
@@ -161,6 +161,6 @@ async def test_budgets_of_millions_are_exact(limits: LimitStore):
     assert (await limits.reserve(first)).granted
     assert (await limits.reserve(ask(budget(2, most)))).refused == 0
     assert (await limits.reserve(ask(budget(1, most)))).granted
-    await limits.settle(first, [most - 1])
+    await limits.settle([(first, [most - 1])])
     grant: HoldGrant = await limits.reserve(ask(budget(1, most)))
     assert (grant.refused, grant.states[0].spent) == (0, most - 1)

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from prime_inference.adapters.files.outbox import FileOutbox
 from prime_inference.adapters.postgres.database import PostgresDatabase
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sqlite.database import SqliteDatabase
-from prime_inference.adapters.sqlite.outbox import SqliteOutbox
 from prime_inference.billing.bill import Bill
 from prime_inference.billing.shipper import Shipper
 from prime_inference.domain.generation import Generation
@@ -88,7 +88,7 @@ def open_ledger(where: str) -> SqlLedger:
 def work(folder: Path, ledger_at: str, order: dict[str, int]) -> None:
     """One life: generations one after another, shipped now and then."""
     ledger = open_ledger(ledger_at)
-    outbox = SqliteOutbox(folder / "outbox.db")
+    outbox = FileOutbox(folder / "outbox")
     shipper = Shipper(outbox, ledger, "worker", time.time)
     log = os.open(folder / "client.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     steps = crash_at(order["crash_at"])

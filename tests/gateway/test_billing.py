@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
+import os
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,14 +277,14 @@ async def test_concurrency_is_given_back_when_a_request_ends(
     engine.behave("stall-after-5")
     held = asyncio.create_task(gateway.stream())
     async with asyncio.timeout(5):
-        while not engine.requests:
+        while not engine.requests:  # noqa: ASYNC110  # the journal has no event
             await asyncio.sleep(0.01)  # the engine's journal has no event
     engine.behave("")
     refused = await gateway.chat(max_tokens=1)
     assert (refused.status_code, refused.headers["x-ratelimit-limit"]) == (429, "1")
     held.cancel()
     async with asyncio.timeout(5):
-        while (await gateway.chat(max_tokens=1)).status_code != 200:
+        while (await gateway.chat(max_tokens=1)).status_code != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -352,14 +353,18 @@ async def test_what_was_used_before_a_restart_still_counts_for_the_budget(
     assert (await second.chat(max_tokens=20)).status_code == 402
 
 
-async def test_an_answer_that_cannot_be_accounted_for_is_not_given(
-    gateway: RunningGateway, engine: MockEngine
-):
-    with sqlite3.connect(gateway.state_dir / "outbox.db") as other:
-        other.execute(
-            "CREATE TRIGGER full BEFORE INSERT ON outbox BEGIN SELECT RAISE(ABORT, 'x'); END"
-        )
-    other.close()
+def break_journal(gateway: RunningGateway) -> None:
+    """Let the open file of the outbox refuse every write, as if the disk had gone."""
+    (journal,) = (gateway.state_dir / "outbox").glob("*.log")
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    for link in Path("/proc/self/fd").iterdir():
+        if link.exists() and link.samefile(journal):
+            os.dup2(nowhere, int(link.name))
+    os.close(nowhere)
+
+
+async def test_an_answer_that_cannot_be_accounted_for_is_not_given(gateway: RunningGateway):
+    break_journal(gateway)
     assert (await gateway.chat()).status_code == 500
     streamed = await gateway.stream()
     assert streamed.error is not None

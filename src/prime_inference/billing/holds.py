@@ -22,12 +22,14 @@ from prime_inference.ports.limits import (
     HoldGrant,
     LimitStore,
     LimitsUnavailable,
+    Settlement,
 )
 
 log = logging.getLogger(__name__)
 
 TTL_S = 60.0  # what a replica that dies may keep from a budget, and for how long
 RENEW_S = TTL_S / 3  # two renewals may be lost
+SETTLE_S = 0.01  # settlements gathered for one call; until then a little too much is held
 RETRY_S = 1.0  # settlements that the store has not taken
 GRACE = 100  # a hundredth of a budget: what may be overspent while nobody can be asked
 
@@ -46,7 +48,8 @@ class Hold:
 @dataclass(slots=True)
 class _Work:
     live: set[Hold] = field(default_factory=set)
-    unsettled: list[tuple[HoldAsk, tuple[int, ...]]] = field(default_factory=list)
+    unsettled: list[Settlement] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -82,6 +85,9 @@ class Holds:
         demands = [await self._demand(limit, tokens, cost, now) for limit in limits]
         ask = HoldAsk(member, tuple(demands), TTL_S)
         shared, grant = await self._reserve(ask)
+        if not grant.granted and self._work.unsettled:  # what waits to be given back may do
+            await self._settle()
+            shared, grant = await self._reserve(ask)
         if grant.refused is not None:
             place = grant.refused
             raise refusal(limits[place], ask.demands[place], grant.states[place], now)
@@ -97,25 +103,23 @@ class Holds:
         used = tuple(_amount(demand.kind, tokens, cost) for demand in hold.ask.demands)
         if not hold.shared:
             self._alone.settle(hold.ask, used, self._clock())
-        task = asyncio.get_running_loop().create_task(self._settle(hold.ask, used))
-        self._work.tasks.add(task)  # the loop itself keeps only a weak reference
-        task.add_done_callback(self._work.tasks.discard)
+        self._work.unsettled.append((hold.ask, used))
+        if self._work.timer is None:
+            self._work.timer = asyncio.get_running_loop().call_later(SETTLE_S, self._send)
 
     async def run(self) -> None:
         """Renew holds, and settle what could not be settled, until cancelled."""
         renewed = self._clock()
         while True:
             await asyncio.sleep(RETRY_S)
-            waiting, self._work.unsettled = self._work.unsettled, []
-            for ask, used in waiting:
-                await self._settle(ask, used)
+            await self._settle()
             if self._clock() - renewed >= RENEW_S:
                 renewed = self._clock()
                 await self._renew()
 
     async def drain(self) -> None:
-        """Wait for the settlements that are on their way."""
-        await asyncio.gather(*self._work.tasks)
+        """Send the settlements that wait, and wait for those that are on their way."""
+        await asyncio.gather(self._settle(), *self._work.tasks)
 
     async def _demand(self, limit: Limit, tokens: int, cost: int, now: float) -> Demand:
         amount = _amount(limit.kind, tokens, cost)
@@ -149,11 +153,19 @@ class Holds:
         own = [replace(demand, most=_own_part(demand, replicas)) for demand in ask.demands]
         return self._alone.reserve(replace(ask, demands=tuple(own)), self._clock())
 
-    async def _settle(self, ask: HoldAsk, used: tuple[int, ...]) -> None:
+    def _send(self) -> None:
+        self._work.timer = None
+        task = asyncio.get_running_loop().create_task(self._settle())
+        self._work.tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(self._work.tasks.discard)
+
+    async def _settle(self) -> None:
+        waiting, self._work.unsettled = self._work.unsettled, []
         try:
-            await self._store.settle(ask, used)
+            if waiting:
+                await self._store.settle(waiting)
         except LimitsUnavailable:
-            self._work.unsettled.append((ask, used))
+            self._work.unsettled = waiting + self._work.unsettled
 
     async def _renew(self) -> None:
         asks = [hold.ask for hold in self._work.live if hold.shared]

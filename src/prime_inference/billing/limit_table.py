@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,11 +29,25 @@ class _Counter:
     at: float = 0.0
     window: int = 0
     spent: int = 0
+    held: int = 0  # the sum of the holds
+    first_end: float = math.inf  # no hold ends before
     holds: dict[str, tuple[int, float]] = field(default_factory=dict)
 
-    @property
-    def held(self) -> int:
-        return sum(amount for amount, _ in self.holds.values())
+    def hold(self, member: str, amount: int, end: float) -> None:
+        self.release(member)
+        self.holds[member] = amount, end
+        self.held += amount
+        self.first_end = min(self.first_end, end)
+
+    def release(self, member: str) -> None:
+        self.held -= self.holds.pop(member, (0, 0.0))[0]
+
+    def drop_ended(self, now: float) -> None:
+        if self.first_end > now:
+            return
+        self.holds = {member: hold for member, hold in self.holds.items() if hold[1] > now}
+        self.held = sum(amount for amount, _ in self.holds.values())
+        self.first_end = min((end for _, end in self.holds.values()), default=math.inf)
 
 
 class LimitTable:
@@ -74,9 +89,9 @@ class LimitTable:
             return
         self._held[ask.member] = now + ask.ttl_s
         for demand in ask.demands:
-            holds = self._advanced(demand, now).holds
-            if ask.member in holds:
-                holds[ask.member] = holds[ask.member][0], now + ask.ttl_s
+            counter = self._advanced(demand, now)
+            if ask.member in counter.holds:
+                counter.hold(ask.member, counter.holds[ask.member][0], now + ask.ttl_s)
 
     def _advanced(self, demand: Demand, now: float) -> _Counter:
         """The counter at this moment, in this window, knowing what the replica has seen."""
@@ -87,8 +102,7 @@ class LimitTable:
             gained = demand.most * max(0.0, now - counter.at) / MINUTE_S
             counter.level, counter.at = min(float(demand.most), counter.level + gained), now
             return counter
-        if any(end <= now for _, end in counter.holds.values()):
-            counter.holds = {m: hold for m, hold in counter.holds.items() if hold[1] > now}
+        counter.drop_ended(now)
         if demand.window > counter.window:
             counter.window, counter.spent = demand.window, 0
         if demand.window == counter.window:
@@ -115,14 +129,14 @@ def _take(counter: _Counter, demand: Demand, member: str, end: float) -> None:
     if demand.kind.is_rate:
         counter.level -= _asked(demand)
     else:
-        counter.holds[member] = demand.amount, end
+        counter.hold(member, demand.amount, end)
 
 
 def _settle(counter: _Counter, demand: Demand, member: str, used: int) -> None:
     if demand.kind.is_rate:
         counter.level = min(float(demand.most), counter.level + _asked(demand) - used)
         return
-    counter.holds.pop(member, None)
+    counter.release(member)
     if demand.kind.is_budget and demand.window == counter.window:
         counter.spent += used
 

@@ -41,6 +41,7 @@ class Shipper:
         """Ship one batch; how many events it had. Raises LedgerUnavailable."""
         found = self._outbox.oldest(BATCH)
         if found:
+            self._outbox.sync()
             now = int(self._wall_clock() * MICRO)
             self._ledger.apply(self._source, [event for _, event in found], now)
             self._outbox.delete(upto=found[-1][0])

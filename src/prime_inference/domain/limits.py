@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import date, timedelta
+from functools import lru_cache
 
+EPOCH = date(1970, 1, 1)
+DAY_S = 86_400.0
 MOST_AMOUNT = (
     2**52
 )  # sums of two are exact in doubles, which Redis' Lua counts in: 4.5 million dollars
@@ -14,6 +17,13 @@ MOST_AMOUNT = (
 class LimitKind(enum.StrEnum):
     """What is counted. Budgets are in nanodollars and begin anew at midnight UTC."""
 
+    is_budget: bool
+    is_rate: bool
+
+    def __init__(self, value: str) -> None:
+        self.is_budget = value.startswith("budget_")  # attributes: asked for with every request
+        self.is_rate = value.endswith("_per_minute")
+
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_MINUTE = "tokens_per_minute"
     CONCURRENCY = "concurrency"
@@ -21,14 +31,6 @@ class LimitKind(enum.StrEnum):
     BUDGET_WEEKLY = "budget_weekly"  # from Monday
     BUDGET_MONTHLY = "budget_monthly"
     BUDGET_TOTAL = "budget_total"
-
-    @property
-    def is_budget(self) -> bool:
-        return self.value.startswith("budget_")
-
-    @property
-    def is_rate(self) -> bool:
-        return self.value.endswith("_per_minute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +62,29 @@ class Limit:
 
 def window_start(kind: LimitKind, moment: float) -> int:
     """The day, since the epoch, on which a budget's current window began; 0 for the total."""
-    day = datetime.fromtimestamp(moment, UTC).date()
+    return _window_start(kind, int(moment // DAY_S))
+
+
+@lru_cache(maxsize=64)
+def _window_start(kind: LimitKind, day: int) -> int:
+    on = EPOCH + timedelta(days=day)
+    if kind is LimitKind.BUDGET_DAILY:
+        return day
     if kind is LimitKind.BUDGET_WEEKLY:
-        day -= timedelta(days=day.weekday())
-    elif kind is LimitKind.BUDGET_MONTHLY:
-        day = day.replace(day=1)
-    elif kind is not LimitKind.BUDGET_DAILY:
-        return 0
-    return day.toordinal() - datetime(1970, 1, 1, tzinfo=UTC).toordinal()
+        return day - on.weekday()
+    if kind is LimitKind.BUDGET_MONTHLY:
+        return day - on.day + 1
+    return 0
 
 
 def window_end(kind: LimitKind, moment: float) -> float | None:
     """When a budget's current window ends, in seconds since the epoch; None for the total."""
     start = window_start(kind, moment)
     if kind is LimitKind.BUDGET_DAILY:
-        return (start + 1) * 86_400.0
+        return (start + 1) * DAY_S
     if kind is LimitKind.BUDGET_WEEKLY:
-        return (start + 7) * 86_400.0
+        return (start + 7) * DAY_S
     if kind is LimitKind.BUDGET_MONTHLY:
-        first = datetime.fromtimestamp(start * 86_400, UTC)
-        return (first + timedelta(days=32)).replace(day=1).timestamp()
+        next_month = (EPOCH + timedelta(days=start + 32)).replace(day=1)
+        return (next_month - EPOCH).days * DAY_S
     return None

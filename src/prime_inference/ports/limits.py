@@ -61,6 +61,10 @@ class HoldGrant:
         return self.refused is None
 
 
+Settlement = tuple[HoldAsk, Sequence[int]]
+"""A hold, and what was used of each of its demands."""
+
+
 class LimitStore(Protocol):
     """Raises LimitsUnavailable from every method, within a fraction of a second."""
 
@@ -68,8 +72,8 @@ class LimitStore(Protocol):
         """Hold what is demanded of every limit, or nothing. Asking twice holds once."""
         ...
 
-    async def settle(self, ask: HoldAsk, used: Sequence[int]) -> None:
-        """End a hold with what was used of each demand; also of a hold that has ended."""
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
+        """End holds with what was used of each demand; also those that have ended."""
         ...
 
     async def renew(self, asks: Sequence[HoldAsk]) -> None:

@@ -23,12 +23,16 @@ class Outbox(Protocol):
         """
         ...
 
+    def sync(self) -> None:
+        """See to it that the disk has what was appended."""
+        ...
+
     def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
         """The first events with their places, which grow."""
         ...
 
     def delete(self, upto: int) -> None:
-        """Drop every event up to that place: the ledger has them."""
+        """Drop every event up to that place, which `oldest` gave: the ledger has them."""
         ...
 
     def count(self) -> int:

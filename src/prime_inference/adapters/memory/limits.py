@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prime_inference.billing.limit_table import LimitTable
 from prime_inference.ports.clock import Clock
-from prime_inference.ports.limits import HoldAsk, HoldGrant
+from prime_inference.ports.limits import HoldAsk, HoldGrant, Settlement
 
 
 class MemoryLimits:
@@ -19,8 +19,9 @@ class MemoryLimits:
     async def reserve(self, ask: HoldAsk) -> HoldGrant:
         return self._table.reserve(ask, self._clock())
 
-    async def settle(self, ask: HoldAsk, used: Sequence[int]) -> None:
-        self._table.settle(ask, used, self._clock())
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
+        for ask, used in settlements:
+            self._table.settle(ask, used, self._clock())
 
     async def renew(self, asks: Sequence[HoldAsk]) -> None:
         for ask in asks:

@@ -27,6 +27,7 @@ from prime_inference.ports.limits import (
     HoldGrant,
     LimitState,
     LimitsUnavailable,
+    Settlement,
 )
 
 CALL_S = 0.05  # as adapters.redis.coordination: what takes longer is trouble
@@ -66,9 +67,9 @@ class RedisLimits:
             )
         return HoldGrant(place - 1 if place else None, states)
 
-    async def settle(self, ask: HoldAsk, used: Sequence[int]) -> None:
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
         async with self._call():
-            await self._run("settle", [(ask, used)])
+            await self._run("settle", settlements)
 
     async def renew(self, asks: Sequence[HoldAsk]) -> None:
         async with self._call():
@@ -77,7 +78,7 @@ class RedisLimits:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _run(self, op: str, asks: Sequence[tuple[HoldAsk, Sequence[int]]]) -> list[Any]:
+    async def _run(self, op: str, asks: Sequence[Settlement]) -> list[Any]:
         calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
         for ask, used in asks:
             keys = [f"{self._prefix}:member:{ask.member}"]
