@@ -264,8 +264,8 @@ def _billed_gateway(
     models = ModelsApi(catalog, upstreams, asyncio.get_running_loop().time, parts.price)
     account = AccountApi(auth, parts.directory, parts.billing, parts.ledger)
     metrics.watch(
-        "prime_outbox_events", "Usage events the ledger has not confirmed.",
-        lambda: parts.shipper.waiting,
+        "prime_outbox_bytes", "Usage events that the ledger has not confirmed, in bytes.",
+        parts.outbox.waiting,
     )  # fmt: skip
     metrics.watch(
         "prime_limits_degraded", "1 while limits are decided without their store.",

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
-from prime_inference.adapters.files.outbox import FileOutbox
+from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
 from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.adapters.sql.accounts import SqlAccounts
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
-from prime_inference.adapters.sqlite.database import SqliteDatabase
+from prime_inference.adapters.sql.open import is_database, open_database
 from prime_inference.billing.holds import Holds
 from prime_inference.billing.shipper import Shipper
+from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
 from prime_inference.control.admin_api import AdminApi
 from prime_inference.control.operations import Operations
 from prime_inference.domain.accounts import Tenant
@@ -33,9 +34,8 @@ from prime_inference.gateway.billing import Billing
 from prime_inference.ports.accounts import AccountExists
 from prime_inference.ports.ledger import Ledger, UsageFilter
 from prime_inference.ports.limits import LimitStore
+from prime_inference.ports.outbox import Outbox
 
-POSTGRES = ("postgresql:", "postgres:")
-SQLITE = "sqlite"
 ADMIN_KEY_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
 
 
@@ -45,12 +45,12 @@ class BillingOptions:
 
     database: str  # sqlite, sqlite:FILE, or postgresql://...
     redis: str | None = None  # URL; None: limits are this process's own
+    shipper_process: bool = False  # else a thread: slower requests, one process less
     replicas: int = 1  # gateways that share the limits; each takes its part when Redis is away
 
     def __post_init__(self) -> None:
         """Raises ValueError for what is no database."""
-        scheme = self.database.partition(":")[0]
-        if scheme != SQLITE and not self.database.startswith(POSTGRES):
+        if not is_database(self.database):
             raise ValueError("a database is sqlite, sqlite:FILE, or postgresql://...")
 
 
@@ -62,7 +62,7 @@ class BillingParts:
     billing: Billing
     ledger: Ledger
     admin: AdminApi
-    shipper: Shipper
+    outbox: Outbox
     holds: Holds
     files: FileKeyStore
 
@@ -101,30 +101,33 @@ async def billing_parts(
         directory = LiveDirectory(accounts)
         await directory.refresh()
         billing = Billing(directory, outbox, holds)
-        shipper = Shipper(outbox, SqlLedger(opened()), _source())
-        shipper.start()
-        stack.push_async_callback(asyncio.to_thread, shipper.stop)
+        await _start_shipper(options, state_dir, stack)
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
         operations = Operations(accounts, ledger, lambda: directory.current, time.time)
         admin = AdminApi(operations, directory, admin_key(state_dir))
         tasks = [asyncio.create_task(work) for work in (directory.run(), holds.run())]
         stack.callback(_cancel, tasks)
-        yield BillingParts(directory, billing, ledger, admin, shipper, holds, files)
+        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files)
 
 
-def open_database(where: str, state_dir: Path) -> Database:
-    """A connection to the database that an option names. Raises CannotStart."""
-    if where.startswith(POSTGRES):
-        try:
-            from prime_inference.adapters.postgres.database import PostgresDatabase
-        except ImportError as error:
-            raise CannotStart(
-                "Postgres needs the extra: pip install 'prime-inference[postgres]'."
-            ) from error
-        return PostgresDatabase(where)
-    file = where.partition(":")[2]
-    return SqliteDatabase(Path(file) if file else state_dir / "prime.db")
+async def _start_shipper(
+    options: BillingOptions, state_dir: Path, stack: contextlib.AsyncExitStack
+) -> None:
+    source = f"{os.uname().nodename}:{os.getpid()}"
+    if options.shipper_process:
+        process = ShipperProcess(ShipperOrder(options.database, str(state_dir), source))
+        task = asyncio.create_task(process.run())
+        stack.push_async_callback(process.stop)
+        stack.callback(task.cancel)
+        return
+    reader = FileOutboxReader(state_dir / "outbox")
+    stack.callback(reader.close)
+    ledger = SqlLedger(open_database(options.database, state_dir))
+    stack.callback(ledger.close)
+    shipper = Shipper(reader, ledger, source)
+    shipper.start()
+    stack.push_async_callback(asyncio.to_thread, shipper.stop)
 
 
 def ledger_spent(ledger: Ledger) -> Callable[[Limit, int], asyncio.Future[int]]:
@@ -174,10 +177,6 @@ def _limit_store(redis: str | None) -> LimitStore:
     from prime_inference.adapters.redis.limits import RedisLimits
 
     return RedisLimits(redis)
-
-
-def _source() -> str:
-    return f"{os.uname().nodename}:{os.getpid()}"
 
 
 def _cancel(tasks: list[asyncio.Task[None]]) -> None:

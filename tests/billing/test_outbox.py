@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prime_inference.adapters.files.outbox import FileOutbox
+from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.adapters.sqlite.database import SqliteDatabase
@@ -49,7 +49,6 @@ for _ in range(2):
     except OutboxUnavailable:
         continue
     sys.exit("it was written")
-assert outbox.count() == 1
 """
 
 
@@ -62,6 +61,22 @@ def outbox(tmp_path: Path) -> Iterator[FileOutbox]:
     outbox = FileOutbox(tmp_path / "outbox")
     yield outbox
     outbox.close()
+
+
+@pytest.fixture
+def reader(outbox: FileOutbox, tmp_path: Path) -> Iterator[FileOutboxReader]:
+    reader = FileOutboxReader(tmp_path / "outbox")
+    yield reader
+    reader.close()
+
+
+def left(folder: Path) -> list[UsageEvent]:
+    """What a shipper that starts now would find."""
+    reader = FileOutboxReader(folder)
+    try:
+        return [event for _, event in reader.oldest(99)]
+    finally:
+        reader.close()
 
 
 @pytest.fixture
@@ -84,31 +99,23 @@ class LosesAnswers(SqlLedger):
         return applied
 
 
-def test_events_come_out_as_they_went_in_and_in_order(outbox: FileOutbox):
+def test_events_come_out_as_they_went_in_and_in_order(outbox: FileOutbox, reader: FileOutboxReader):
     sent = events(5)
     outbox.append(sent[:1])
     outbox.append(sent[1:])
-    assert [event for _, event in outbox.oldest(3)] == sent[:3]
-    outbox.delete(outbox.oldest(3)[-1][0])
-    assert [event for _, event in outbox.oldest(9)] == sent[3:]
-    assert outbox.count() == 2
-
-
-def test_places_are_never_used_again(outbox: FileOutbox):
-    outbox.append(events(2))
-    last = outbox.oldest(9)[-1][0]
-    outbox.delete(last)
-    outbox.append(events(1))
-    assert outbox.oldest(1)[0][0] > last
+    assert [event for _, event in reader.oldest(3)] == sent[:3]
+    reader.delete(reader.oldest(3)[-1][0])
+    assert [event for _, event in reader.oldest(9)] == sent[3:]
+    assert outbox.waiting() > 0
+    reader.delete(reader.oldest(9)[-1][0])
+    assert outbox.waiting() == 0
 
 
 def test_what_was_appended_survives_the_death_of_its_process(tmp_path: Path):
     path = tmp_path / "outbox"
     child = subprocess.run([sys.executable, "-c", APPEND_AND_DIE, path], check=False)
     assert child.returncode == -9
-    outbox = FileOutbox(path)
-    assert [event for _, event in outbox.oldest(9)] == events(3)
-    outbox.close()
+    assert left(path) == events(3)
 
 
 def test_the_outbox_can_be_read_by_its_owner_only(tmp_path: Path, outbox: FileOutbox):
@@ -121,14 +128,17 @@ def test_the_outbox_can_be_read_by_its_owner_only(tmp_path: Path, outbox: FileOu
 def test_an_outbox_that_cannot_be_written_says_so_and_keeps_nothing(tmp_path: Path):
     child = subprocess.run([sys.executable, "-c", APPEND_TO_A_FULL_DISK, tmp_path / "outbox"])
     assert child.returncode == 0
-    outbox = FileOutbox(tmp_path / "outbox")
-    assert [event for _, event in outbox.oldest(9)] == events(1)
-    outbox.close()
+    assert left(tmp_path / "outbox") == events(1)
 
 
 def test_one_process_writes_to_an_outbox(tmp_path: Path, outbox: FileOutbox):
     with pytest.raises(CannotStart, match="state-dir"):
         FileOutbox(tmp_path / "outbox")
+
+
+def test_one_shipper_reads_an_outbox(tmp_path: Path, reader: FileOutboxReader):
+    with pytest.raises(CannotStart, match="shipper"):
+        FileOutboxReader(tmp_path / "outbox")
 
 
 @given(cut=st.integers(0, 2_000))
@@ -140,51 +150,59 @@ def test_whatever_is_torn_off_the_end_is_only_the_end(tmp_path: Path, cut: int):
         outbox.close()
         (path,) = Path(folder).glob("*.log")
         data = path.read_bytes()
-        left = data[: max(0, len(data) - cut)]
-        path.write_bytes(left)
-        whole = sum(line in left for line in data.splitlines())  # the line feed is no content
+        rest = data[: max(0, len(data) - cut)]
+        path.write_bytes(rest)
+        whole = sum(line in rest for line in data.splitlines())  # the line feed is no content
         outbox = FileOutbox(Path(folder))
         outbox.append(events(1))
-        assert [event for _, event in outbox.oldest(9)] == events(5)[:whole] + events(1)
         outbox.close()
+        assert left(Path(folder)) == events(5)[:whole] + events(1)
 
 
 @given(data=st.data())
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_outbox_is_a_queue_over_files_and_restarts(tmp_path: Path, data: st.DataObject):
-    with TemporaryDirectory(dir=tmp_path) as folder:
-        outbox = FileOutbox(Path(folder), file_bytes=400)  # two events
+    with TemporaryDirectory(dir=tmp_path) as name:
+        folder = Path(name)
+        outbox = FileOutbox(folder, file_bytes=400)  # two events
+        reader = FileOutboxReader(folder)
         queue: list[UsageEvent] = []
         made = 0
         for _ in range(data.draw(st.integers(1, 12))):
-            match data.draw(st.sampled_from(["append", "delete", "restart"])):
+            match data.draw(st.sampled_from(["append", "delete", "writer", "shipper"])):
                 case "append":
                     new = events(made + data.draw(st.integers(1, 3)))[made:]
                     made += len(new)
                     queue += new
                     outbox.append(new)
                 case "delete":
-                    found = outbox.oldest(data.draw(st.integers(1, 4)))
+                    found = reader.oldest(data.draw(st.integers(1, 4)))
                     if found:
-                        outbox.delete(found[-1][0])
+                        reader.delete(found[-1][0])
                         del queue[: len(found)]
-                case "restart":
+                case "writer":
                     outbox.close()
-                    outbox = FileOutbox(Path(folder), file_bytes=400)
-            assert outbox.count() == len(queue)
-            assert [event for _, event in outbox.oldest(99)] == queue
+                    outbox = FileOutbox(folder, file_bytes=400)
+                case "shipper":
+                    reader.close()
+                    reader = FileOutboxReader(folder)
+            assert (outbox.waiting() > 0) is bool(queue)
+            assert [event for _, event in reader.oldest(99)] == queue
         if not queue:
-            assert len(list(Path(folder).glob("*.log"))) == 1
+            assert len(list(folder.glob("*.log"))) == 1
         outbox.close()
+        reader.close()
 
 
-def test_the_shipper_drains_the_outbox_into_the_ledger(outbox: FileOutbox, books: SqlLedger):
+def test_the_shipper_drains_the_outbox_into_the_ledger(
+    outbox: FileOutbox, reader: FileOutboxReader, books: SqlLedger
+):
     sent = events(BATCH + 5)
     outbox.append(sent)
-    shipper = Shipper(outbox, books, "r1")
+    shipper = Shipper(reader, books, "r1")
     shipper.start()
     shipper.stop()
-    assert (outbox.count(), shipper.waiting, shipper.failing) == (0, 0, False)
+    assert (outbox.waiting(), shipper.failing) == (0, False)
     found = books.verify()
     assert found.sound
     assert found.events == len(sent)
@@ -192,36 +210,38 @@ def test_the_shipper_drains_the_outbox_into_the_ledger(outbox: FileOutbox, books
 
 
 def test_an_answer_that_is_lost_is_asked_for_again_and_counts_once(
-    outbox: FileOutbox, tmp_path: Path
+    outbox: FileOutbox, reader: FileOutboxReader, tmp_path: Path
 ):
     database = SqliteDatabase(tmp_path / "ledger.db", "normal")
     migrate(database)
     books = LosesAnswers(database)
     outbox.append(events(3))
-    shipper = Shipper(outbox, books, "r1")
+    shipper = Shipper(reader, books, "r1")
     for _ in range(3):
         with pytest.raises(LedgerUnavailable):
             shipper.ship_once()
-    assert outbox.count() == 3
+    assert len(reader.oldest(9)) == 3
     books.losing = False
     assert shipper.ship_once() == 3
-    assert outbox.count() == 0
+    assert outbox.waiting() == 0
     assert books.verify().events == 3
     assert books.verify().sound
     database.close()
 
 
-def test_while_the_ledger_is_away_events_wait_and_then_go(outbox: FileOutbox, tmp_path: Path):
+def test_while_the_ledger_is_away_events_wait_and_then_go(
+    outbox: FileOutbox, reader: FileOutboxReader, tmp_path: Path
+):
     database = SqliteDatabase(tmp_path / "late.db", "normal")
     books = SqlLedger(database)  # no tables yet
     outbox.append(events(2))
-    shipper = Shipper(outbox, books, "r1")
+    shipper = Shipper(reader, books, "r1")
     shipper.start()
     deadline = time.monotonic() + 10
     while not shipper.failing:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert shipper.waiting == 2
+    assert outbox.waiting() > 0
     migrate(database)
     shipper.stop()
     assert books.verify().events == 2

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from prime_inference.adapters.files.outbox import FileOutbox
+from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
 from prime_inference.adapters.postgres.database import PostgresDatabase
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
@@ -89,7 +89,7 @@ def work(folder: Path, ledger_at: str, order: dict[str, int]) -> None:
     """One life: generations one after another, shipped now and then."""
     ledger = open_ledger(ledger_at)
     outbox = FileOutbox(folder / "outbox")
-    shipper = Shipper(outbox, ledger, "worker", time.time)
+    shipper = Shipper(FileOutboxReader(folder / "outbox"), ledger, "worker", time.time)
     log = os.open(folder / "client.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     steps = crash_at(order["crash_at"])
     shipper.ship_once()  # what a life before left behind

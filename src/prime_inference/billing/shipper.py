@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from prime_inference.ports.ledger import Ledger, LedgerUnavailable
-from prime_inference.ports.outbox import Outbox
+from prime_inference.ports.outbox import OutboxReader
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Shipper:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: OutboxReader,
         ledger: Ledger,
         source: str,
         wall_clock: Callable[[], float] = time.time,
@@ -34,7 +34,6 @@ class Shipper:
         self._wall_clock = wall_clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shipper", daemon=True)
-        self.waiting = 0  # events that the last look left behind
         self.failing = False  # the last try did not reach the ledger
 
     def ship_once(self) -> int:
@@ -71,7 +70,5 @@ class Shipper:
                 log.warning("usage waits in the outbox: %s", error)
             self.failing = True
             return RETRY_S
-        finally:
-            self.waiting = self._outbox.count()
         self.failing = False
         return PAUSE_S

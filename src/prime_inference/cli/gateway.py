@@ -80,7 +80,7 @@ def gateway(
         host=host,
         port=port,
         control_port=control_port,
-        billing=billing_options(database, redis, replicas),
+        billing=billing_options(database, redis, replicas, shipper_process=True),
     )
     try:
         options = compose.GatewayOptions(

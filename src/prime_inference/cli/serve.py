@@ -151,7 +151,11 @@ def serve(
 
 
 def billing_options(
-    database: str | None, redis: str | None = None, replicas: int = 1
+    database: str | None,
+    redis: str | None = None,
+    replicas: int = 1,
+    *,
+    shipper_process: bool = False,
 ) -> BillingOptions | None:
     """Raises WrongUsage."""
     from prime_inference.compose_billing import BillingOptions
@@ -161,7 +165,7 @@ def billing_options(
             raise WrongUsage("--redis counts limits, which are kept in a --database.")
         return None
     try:
-        return BillingOptions(database, redis, replicas)
+        return BillingOptions(database, redis, shipper_process, replicas)
     except ValueError as error:
         raise WrongUsage(f"--database: {error}") from error
 

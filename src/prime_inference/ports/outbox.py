@@ -9,34 +9,36 @@ from prime_inference.domain.usage_event import UsageEvent
 
 
 class OutboxUnavailable(Exception):
-    """Events could not be written; none of them was."""
+    """Events could not be written. Of a single event nothing was; of several some may be."""
 
 
 class Outbox(Protocol):
-    """Survives the death of its process. `append` is called on the event loop, the others
-    from the shipper's thread."""
+    """Written on the event loop. What is in it survives the death of the process."""
 
     def append(self, events: Sequence[UsageEvent]) -> None:
-        """Write events in one transaction; they are there when it returns.
+        """Write events; they are there when it returns. Raises OutboxUnavailable."""
+        ...
 
-        Raises OutboxUnavailable.
-        """
+    def waiting(self) -> int:
+        """Bytes that the ledger has not confirmed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OutboxReader(Protocol):
+    """Read by one shipper, in a thread or a process of its own."""
+
+    def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
+        """The first events with their places, which grow."""
         ...
 
     def sync(self) -> None:
         """See to it that the disk has what was appended."""
         ...
 
-    def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
-        """The first events with their places, which grow."""
-        ...
-
     def delete(self, upto: int) -> None:
         """Drop every event up to that place, which `oldest` gave: the ledger has them."""
-        ...
-
-    def count(self) -> int:
-        """Events that wait."""
         ...
 
     def close(self) -> None: ...

@@ -1,9 +1,9 @@
 """The outbox of one replica: a journal in a folder of its own.
 
 One event is one line, CRC-32 and JSON, and one append is one `write`: the operating system
-has it then, whatever becomes of the process. The shipper's thread sees to it that the disk
-has it, too. Files are named by the place of their first byte; a file that the ledger has
-whole is removed.
+has it then, whatever becomes of the process. The shipper, which may be another process, sees
+to it that the disk has it, too. Files are named by the place of their first byte; a file that
+the ledger has whole is removed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import fcntl
 import logging
 import os
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -34,102 +34,112 @@ _decode = msgspec.json.Decoder(UsageEvent).decode
 
 
 class FileOutbox:
-    """Implements `ports.outbox.Outbox`. Raises CannotStart if another process has it open."""
+    """The gateway's end. Implements `ports.outbox.Outbox`.
+
+    Raises CannotStart if another process has it open.
+    """
 
     def __init__(self, folder: Path, file_bytes: int = FILE_BYTES) -> None:
         self._folder = folder
         self._file_bytes = file_bytes
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _opened(folder / "lock", os.O_RDWR)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise CannotStart(
-                f"Another gateway writes to {folder}. Give each its own --state-dir."
-            ) from error
-        self._cursor_file = _opened(folder / "cursor", os.O_RDWR)
-        self._starts = sorted(int(path.stem) for path in folder.glob("*.log")) or [0]
-        self._file = self._open_file(self._starts[-1])
-        self._end = self._starts[-1] + _repaired(self._file)
-        self._cursor = max(self._starts[0], min(self._end, _number(self._cursor_file)))
-        self._waiting = sum(_whole(line) for _, line in self._lines(self._cursor, self._end))
-        self._served: list[int] = []  # places of the last look
+        self._lock = _locked(
+            folder / "lock", f"Another gateway writes to {folder}. Give each its own --state-dir."
+        )
+        self._cursor = _opened(folder / "cursor")
+        # what was removed is before the cursor: places never begin anew
+        self._start = max(_starts(folder), default=_number(self._cursor))
+        self._file = self._open_file()
+        size = os.fstat(self._file).st_size
+        self._end = self._start + size
+        self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"
 
     def append(self, events: Sequence[UsageEvent]) -> None:
         data = b"".join([_line(event) for event in events])
+        if self._torn:  # end a line that its writer could not
+            data = b"\n" + data
         try:
             written = os.write(self._file, data)
         except OSError as error:
             raise OutboxUnavailable(str(error)) from error
-        if written != len(data):  # the disk is full: take back what went in
-            os.ftruncate(self._file, self._end - self._starts[-1])
-            raise OutboxUnavailable("the disk is full")
         self._end += written
-        self._waiting += len(events)
-        if self._end - self._starts[-1] >= self._file_bytes:
-            self._next_file()
+        self._torn = written != len(data)
+        if self._torn:
+            raise OutboxUnavailable("the disk is full")
+        if self._end - self._start >= self._file_bytes:
+            os.close(self._file)
+            self._start = self._end
+            self._file = self._open_file()
+
+    def waiting(self) -> int:
+        return max(0, self._end - _number(self._cursor))
+
+    def close(self) -> None:
+        for file in (self._file, self._cursor, self._lock):
+            os.close(file)
+
+    def _open_file(self) -> int:
+        return _opened(_path(self._folder, self._start), os.O_APPEND)
+
+
+class FileOutboxReader:
+    """The shipper's end. Implements `ports.outbox.OutboxReader`.
+
+    Raises CannotStart if another shipper is at it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = _locked(folder / "shipper.lock", f"Another shipper reads {folder}.")
+        self._cursor_file = _opened(folder / "cursor")
+        self._cursor = _number(self._cursor_file)
 
     def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
         found = []
-        for place, line in self._lines(self._cursor, self._end):
+        for place, line in self._lines():
             if not _whole(line):  # its append never returned, so nobody counted on it
                 log.warning("a torn line of %d bytes in the outbox is passed over", len(line))
                 continue
             found.append((place, _decode(line[CRC_DIGITS + 1 :])))
             if len(found) == most:
                 break
-        self._served = [place for place, _ in found]
         return found
 
     def sync(self) -> None:
-        os.fdatasync(self._file)
+        for start in _starts(self._folder):
+            file = os.open(_path(self._folder, start), os.O_RDONLY)
+            try:
+                os.fdatasync(file)
+            finally:
+                os.close(file)
 
     def delete(self, upto: int) -> None:
-        self._waiting -= bisect_right(self._served, upto)
         self._cursor = upto
-        os.pwrite(self._cursor_file, b"%020d" % upto, 0)
-        while len(self._starts) > 1 and self._starts[1] <= upto:
-            self._path(self._starts[0]).unlink()
-            del self._starts[0]
-
-    def count(self) -> int:
-        return self._waiting
+        os.pwrite(self._cursor_file, b"%0*d" % (DIGITS, upto), 0)
+        starts = _starts(self._folder)
+        for start, after in pairwise(starts):
+            if after <= upto:
+                _path(self._folder, start).unlink()
 
     def close(self) -> None:
-        for file in (self._file, self._cursor_file, self._lock):
-            os.close(file)
+        os.close(self._cursor_file)
+        os.close(self._lock)
 
-    def _next_file(self) -> None:
-        """Go on in a new file; what the disk has not of the old one it gets now."""
-        before = self._file
-        self._file = self._open_file(self._end)
-        self._starts.append(self._end)
-        os.close(before)
-
-    def _open_file(self, start: int) -> int:
-        return _opened(self._path(start), os.O_RDWR | os.O_APPEND)
-
-    def _path(self, start: int) -> Path:
-        return self._folder / f"{start:0{DIGITS}d}.log"
-
-    def _lines(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Whole lines between two places, each with the place behind it."""
-        starts = list(self._starts)
-        for start, after in zip(starts, [*starts[1:], end], strict=True):
-            if begin < min(after, end):
-                yield from _lines_of(self._path(start), start, begin, min(after, end))
-                begin = after
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """Whole lines behind the cursor, each with the place behind it."""
+        for start in _starts(self._folder):
+            path = _path(self._folder, start)
+            if start + path.stat().st_size > self._cursor:
+                yield from _lines_of(path, start, max(start, self._cursor))
 
 
-def _lines_of(path: Path, start: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _lines_of(path: Path, start: int, begin: int) -> Iterator[tuple[int, bytes]]:
     rest = b""
+    place = begin
     with path.open("rb") as file:
         file.seek(begin - start)
-        while begin < end and (data := file.read(min(READ_BYTES, end - begin))):
-            begin += len(data)
+        while data := file.read(READ_BYTES):
             *lines, rest = (rest + data).split(b"\n")
-            place = begin - len(rest) - sum(len(line) + 1 for line in lines)
             for line in lines:
                 place += len(line) + 1
                 yield place, line
@@ -144,12 +154,12 @@ def _whole(line: bytes) -> bool:
     return line[:CRC_DIGITS] == b"%08x" % zlib.crc32(line[CRC_DIGITS + 1 :])
 
 
-def _repaired(file: int) -> int:
-    """The size of a file whose last line may have been torn when its writer died."""
-    size = os.fstat(file).st_size
-    if size and os.pread(file, 1, size - 1) != b"\n":
-        size += os.write(file, b"\n")
-    return size
+def _starts(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.log"))
+
+
+def _path(folder: Path, start: int) -> Path:
+    return folder / f"{start:0{DIGITS}d}.log"
 
 
 def _number(file: int) -> int:
@@ -157,5 +167,15 @@ def _number(file: int) -> int:
     return int(text) if text.isdigit() else 0  # begin anew: the ledger knows what it has
 
 
-def _opened(path: Path, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(path: Path, taken: str) -> int:
+    file = _opened(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        raise CannotStart(taken) from error
+    return file
+
+
+def _opened(path: Path, flags: int = 0) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
