@@ -71,7 +71,7 @@ class Holds:
         self._wall_clock = wall_clock
         self._clock = clock
         self._seen: dict[tuple[str, int], int] = {}  # (limit, window) -> known to be spent
-        self._alone = LimitTable()
+        self._alone = LimitTable(TTL_S)
         self._work = _Work()
         self.degraded = False
 

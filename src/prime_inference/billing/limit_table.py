@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,6 @@ from prime_inference.ports.limits import (
 )
 
 MINUTE_S = 60.0
-SWEEP_EVERY = 1024  # settled requests between looks for those that can be forgotten
 
 
 @dataclass(slots=True)
@@ -53,10 +53,12 @@ class _Counter:
 class LimitTable:
     """All limits of one store."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_settled_s: float = KEEP_SETTLED_S) -> None:
+        self._keep_settled_s = keep_settled_s
+        self._forget: deque[tuple[float, str]] = deque()  # when, and which settled member
         self._counters: dict[str, _Counter] = {}
         self._held: dict[str, float] = {}  # member -> end
-        self._settled: dict[str, float] = {}  # member -> when it may be forgotten
+        self._settled: set[str] = set()
 
     def reserve(self, ask: HoldAsk, now: float) -> HoldGrant:
         """See `ports.limits.LimitStore.reserve`."""
@@ -79,9 +81,10 @@ class LimitTable:
         for demand, amount in zip(ask.demands, used, strict=True):
             _settle(self._advanced(demand, now), demand, ask.member, amount)
         self._held.pop(ask.member, None)
-        self._settled[ask.member] = now + KEEP_SETTLED_S
-        if len(self._settled) % SWEEP_EVERY == 0:
-            self._sweep(now)
+        self._settled.add(ask.member)
+        self._forget.append((now + self._keep_settled_s, ask.member))
+        while self._forget and self._forget[0][0] <= now:
+            self._settled.discard(self._forget.popleft()[1])
 
     def renew(self, ask: HoldAsk, now: float) -> None:
         """See `ports.limits.LimitStore.renew`."""
@@ -108,10 +111,6 @@ class LimitTable:
         if demand.window == counter.window:
             counter.spent = max(counter.spent, demand.seen)
         return counter
-
-    def _sweep(self, now: float) -> None:
-        self._settled = {m: end for m, end in self._settled.items() if end > now}
-        self._held = {m: end for m, end in self._held.items() if end > now}
 
 
 def _asked(demand: Demand) -> int:
