@@ -31,12 +31,13 @@ from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
 from prime_inference.domain.prices import Price
 from prime_inference.gateway.billing import Billing
+from prime_inference.gateway.cache_salts import CacheSalts
 from prime_inference.ports.accounts import AccountExists
 from prime_inference.ports.ledger import Ledger, UsageFilter
 from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
 
-ADMIN_KEY_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
+SECRET_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,9 @@ async def billing_parts(
         holds = Holds(store, ledger_spent(ledger), replicas=lambda: options.replicas)
         directory = LiveDirectory(accounts)
         await directory.refresh()
-        billing = Billing(directory, outbox, holds)
+        # replicas with the same key share prefix caches for the same tenant
+        salt_key = os.environ.get("PRIME_SALT_KEY") or _secret(state_dir / "salt_key", "")
+        billing = Billing(directory, outbox, holds, CacheSalts(salt_key.encode()))
         await _start_shipper(options, state_dir, stack)
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
@@ -145,11 +148,15 @@ def ledger_spent(ledger: Ledger) -> Callable[[Limit, int], asyncio.Future[int]]:
 
 def admin_key(state_dir: Path) -> str:
     """The admin key of this state folder, made on first use."""
-    path = state_dir / "admin_key"
+    return _secret(state_dir / "admin_key", "pi_admin_")
+
+
+def _secret(path: Path, prefix: str) -> str:
+    """A secret that stays the same: what the file holds, made on first use."""
     if not path.exists():
-        draft = path.with_name(f".admin_key.{os.getpid()}")
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(f"pi_admin_{secrets.token_urlsafe(ADMIN_KEY_BYTES)}\n")
+            file.write(f"{prefix}{secrets.token_urlsafe(SECRET_BYTES)}\n")
         draft.replace(path)
     return path.read_text().strip()
 

@@ -19,8 +19,13 @@ from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
 from .running import MESSAGES, MODEL, RunningGateway, chat
+from .scripted_engine import ScriptedEngine, answer
 
 SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
+WHOLE = {
+    "choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
 PRICE = {"model": MODEL, "prompt": "1", "cached_prompt": "0.1", "completion": "2"}
 
 
@@ -379,3 +384,15 @@ async def test_without_a_database_there_is_no_admin_api_and_no_cost(
     response = await gateway.client.get(f"{gateway.control_url}/admin/v1/teams")
     assert response.status_code == 404
     assert (await gateway.get("/key")).status_code == 404
+
+
+async def test_tenants_share_no_prefix_cache_and_cannot_choose_whose(start_gateway: StartGateway):
+    async with ScriptedEngine([answer(WHOLE), answer(WHOLE), answer(WHOLE)]) as engine:
+        gateway = await start_gateway(engine.base_url, billing=BillingOptions("sqlite"))
+        other = await as_key(gateway, await team(gateway))
+        for asking in (gateway, gateway, other):
+            assert (await asking.chat()).status_code == 200
+        own, again, others = (body["cache_salt"] for body in engine.bodies)
+    assert own == again != others
+    assert len(own) == 43
+    assert (await gateway.chat(cache_salt=others)).status_code == 400

@@ -105,10 +105,11 @@ class Attempts:
     ) -> Response:
         """Send the request and return an answer of status 200. Raises ApiError."""
         operation = run.operation
+        salt = None if run.account is None else run.account.cache_salt
         response = await upstream.pool.fetch(
             "POST",
             f"/{operation.route}",
-            operation.body(upstream.deployment),
+            operation.body(upstream.deployment, salt),
             headers=b"x-request-id: %b\r\n" % run.id.encode(),
             connect_seconds=self._clocks.connect,
             watch=clocks.watch,

@@ -24,6 +24,7 @@ from prime_inference.domain.models import Model
 from prime_inference.domain.money import usd_number
 from prime_inference.domain.usage import Usage
 from prime_inference.domain.usage_event import UsageEvent
+from prime_inference.gateway.cache_salts import CacheSalts
 from prime_inference.gateway.operations import Operation
 from prime_inference.gateway.run import Run
 from prime_inference.ports.outbox import Outbox, OutboxUnavailable
@@ -40,10 +41,11 @@ _encode = msgspec.json.Encoder().encode
 class Account:
     """The bill and the hold of one request."""
 
-    __slots__ = ("_billing", "bill", "hold")
+    __slots__ = ("_billing", "bill", "cache_salt", "hold")
 
-    def __init__(self, billing: Billing, bill: Bill, hold: Hold | None) -> None:
+    def __init__(self, billing: Billing, bill: Bill, hold: Hold | None, cache_salt: str) -> None:
         self._billing = billing
+        self.cache_salt = cache_salt
         self.bill = bill
         self.hold = hold
 
@@ -66,7 +68,10 @@ class Account:
 class Billing:
     """Accounts of all requests of one gateway process."""
 
-    def __init__(self, directory: LiveDirectory, outbox: Outbox, holds: Holds) -> None:
+    def __init__(
+        self, directory: LiveDirectory, outbox: Outbox, holds: Holds, salts: CacheSalts
+    ) -> None:
+        self._salts = salts
         self._directory = directory
         self._outbox = outbox
         self._holds = holds
@@ -90,7 +95,7 @@ class Billing:
             hold = await self._holds.take(
                 run.id, limits, tokens=prompt + completion, cost=cost
             )  # fmt: skip
-        run.account = Account(self, Bill(self._outbox, price), hold)
+        run.account = Account(self, Bill(self._outbox, price), hold, self._salts.of(key.tenant))
 
     def close(self, account: Account, generation: Generation) -> None:
         """Settle bill and hold of a request that is over. Never raises."""

@@ -92,11 +92,16 @@ class Operation(Struct, frozen=True, gc=False):
         """
         return self.stream or (deployment.engine == "llama.cpp" and self.route != "embeddings")
 
-    def body(self, deployment: Deployment) -> bytes:
-        """The request that this deployment is sent."""
+    def body(self, deployment: Deployment, cache_salt: str | None = None) -> bytes:
+        """The request that this deployment is sent.
+
+        Requests with another `cache_salt` share no prefix cache with it.
+        """
         stream = self.streams_from(deployment)
         body: dict[str, Any] = {"model": deployment.upstream_model, **self.content}
         body.update(self.parameters)
+        if cache_salt is not None and deployment.engine == "vllm":
+            body["cache_salt"] = cache_salt
         if self.token_limit is not None:
             body["max_tokens"] = self.token_limit
         if stream:
