@@ -117,4 +117,4 @@ def _sql(text: str) -> sql.SQL:
 
 @lru_cache(maxsize=256)
 def _translated(statement: str) -> Any:
-    return _sql(PARAMETER.sub(r"%(\1)s", statement))
+    return _sql(PARAMETER.sub(r"%(\1)s", statement.replace("%", "%%")))
