@@ -29,7 +29,10 @@ NUMBERS = {
         WITH RECURSIVE numbers(n) AS (
             SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :after
         )""",
-    "postgres": "WITH numbers AS (SELECT n FROM generate_series(CAST(:first AS BIGINT), :after - 1) AS g(n))",
+    "postgres": """
+        WITH numbers AS (
+            SELECT n FROM generate_series(CAST(:first AS BIGINT), :after - 1) AS g(n)
+        )""",
 }
 FALSE = {"sqlite": "0", "postgres": "false"}
 

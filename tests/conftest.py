@@ -1,7 +1,8 @@
-"""What tests of several packages need: one Postgres server per session."""
+"""What holds for every test, however the suite was started; one Postgres for all of them."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,3 +14,13 @@ from tests.postgres_server import PostgresServer, running_postgres
 def postgres_server() -> Iterator[PostgresServer]:
     with running_postgres() as server:
         yield server
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the child processes of tests.
+
+    Under nohup, or in the background of a script, SIGINT is ignored, and a program that was
+    started so starts others so.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

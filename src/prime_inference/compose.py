@@ -6,23 +6,27 @@ import asyncio
 import contextlib
 import gc
 import logging
+import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import uvloop
 
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
+from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
+from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.compose_billing import BillingOptions as BillingOptions
 from prime_inference.compose_billing import BillingParts, billing_parts
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
-from prime_inference.engines.local.memory import fitting_context, free_memory
+from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
 from prime_inference.engines.local.revision import revision
 from prime_inference.engines.local.supervisor import LocalEngine
 from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
@@ -38,6 +42,9 @@ from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.runner import Runner
+from prime_inference.reliability.settings import Settings
 from prime_inference.wire.http_client import Origin
 from prime_inference.wire.http_server import HttpServer
 from prime_inference.wire.openai.errors import render_error
@@ -133,13 +140,24 @@ class Endpoint:
 Announce = Callable[[Endpoint], None]
 
 
+class StoppedAtOnce(Exception):
+    """A second signal, `number`, ended a server that was draining."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a server's coroutine on the event loop that the gateway is made for."""
     uvloop.run(main)
 
 
 async def gateway(options: GatewayOptions, announce: Announce) -> None:
-    """Run a gateway in front of one upstream until it is told to stop."""
+    """Run a gateway in front of one upstream until it is told to stop.
+
+    Raises StoppedAtOnce, StateFolderError, OSError for a port in use.
+    """
     model = Model(
         id=options.model_id,
         revision="unknown",
@@ -159,19 +177,24 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
     )
     catalog = MemoryCatalog([model], [deployment])
-    async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
-        announce(endpoint(model.id))
-        await stop()
+    with holding(options.listen.state_dir):
+        async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
+            announce(endpoint(model.id))
+            await stop()
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    catalog: Catalog, options: ListenOptions, not_ready: Callable[[], str | None]
+    catalog: Catalog,
+    options: ListenOptions,
+    not_ready: Callable[[], str | None],
+    random: Random | None = None,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     """A gateway's two listeners over `catalog`.
 
     Yields a function that describes the endpoint for a model and one that waits for the
-    signal to stop and then drains. Raises StateFolderError, OSError for a port in use.
+    signal to stop and then drains, which may raise StoppedAtOnce. `random` breaks ties
+    between deployments. Raises StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
     async with contextlib.AsyncExitStack() as stack:
@@ -180,7 +203,7 @@ async def listening(
             parts = await stack.enter_async_context(
                 billing_parts(options.billing, options.state_dir, keys)
             )
-        listeners = _listening(catalog, options, not_ready, keys, parts)
+        listeners = _listening(catalog, options, not_ready, random, keys, parts)
         yield await stack.enter_async_context(listeners)
 
 
@@ -189,6 +212,7 @@ async def _listening(
     catalog: Catalog,
     options: ListenOptions,
     not_ready: Callable[[], str | None],
+    random: Random | None,
     keys: FileKeyStore,
     parts: BillingParts | None,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
@@ -197,20 +221,29 @@ async def _listening(
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
+    guard = Guard(secrets.token_hex(8), Settings(), loop.time, random or Random())  # noqa: S311
+    guard.configure(
+        deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
+    )
+    runner = Runner(guard, MemoryCoordination(loop.time), loop.time)
     inference = Inference(
         catalog,
         upstreams,
+        guard,
         settlement,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
         billing=parts.billing if parts else None,
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
+    models_api = ModelsApi(
+        catalog, upstreams, loop.time, parts.price if parts else lambda model: None
+    )
     if parts is None:
-        app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
+        app = Gateway(Authenticator(keys), inference, models_api, metrics)
     else:
-        app = _billed_gateway(parts, inference, catalog, upstreams, metrics)
-    public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
+        app = _billed_gateway(parts, inference, models_api, metrics)
+    public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     control = ControlListener(
         metrics,
         settlement,
@@ -219,7 +252,7 @@ async def _listening(
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
-    lag = loop.create_task(control.watch_loop())
+    background = [loop.create_task(control.watch_loop()), loop.create_task(runner.run())]
     endpoint_file = EndpointFile(options.state_dir)
     try:
         host, port = await public_server.start(options.host, options.port)
@@ -239,13 +272,16 @@ async def _listening(
             await stop_signal.wait()
             log.info("draining: %d requests in flight", public_server.in_flight)
             drain = loop.create_task(public_server.drain(DRAIN_SECONDS))
-            await stop_signal.wait_again(drain)
+            second = await stop_signal.wait_again(drain)
+            if second:
+                raise StoppedAtOnce(second)
 
         _tune_garbage_collection()
         yield endpoint, stop
     finally:
         endpoint_file.remove()
-        lag.cancel()
+        for task in background:
+            task.cancel()
         await public_server.close()
         await control_server.close()
         upstreams.close()
@@ -254,14 +290,9 @@ async def _listening(
 
 
 def _billed_gateway(
-    parts: BillingParts,
-    inference: Inference,
-    catalog: Catalog,
-    upstreams: Upstreams,
-    metrics: Metrics,
+    parts: BillingParts, inference: Inference, models: ModelsApi, metrics: Metrics
 ) -> Gateway:
     auth = Authenticator(parts, parts.billed_to)
-    models = ModelsApi(catalog, upstreams, asyncio.get_running_loop().time, parts.price)
     account = AccountApi(auth, parts.directory, parts.billing, parts.ledger)
     metrics.watch(
         "prime_outbox_bytes", "Usage events that the ledger has not confirmed, in bytes.",
@@ -271,7 +302,7 @@ def _billed_gateway(
         "prime_limits_degraded", "1 while limits are decided without their store.",
         lambda: parts.holds.degraded,
     )  # fmt: skip
-    return Gateway(auth, inference, models, account.routes(BASE))
+    return Gateway(auth, inference, models, metrics, account.routes(BASE))
 
 
 def _tune_garbage_collection() -> None:
@@ -290,26 +321,28 @@ class _StopSignal:
     """SIGINT and SIGTERM: the first drains, the next stops at once."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._last = 0
         self._changed = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._received)
+            loop.add_signal_handler(number, self._received, number)
 
-    def _received(self) -> None:
-        self._count += 1
+    def _received(self, number: int) -> None:
+        self._last = number
         self._changed.set()
 
     async def wait(self) -> None:
         await self._changed.wait()
         self._changed.clear()
 
-    async def wait_again(self, drain: asyncio.Task[None]) -> None:
-        """Return when `drain` is done or a second signal came."""
+    async def wait_again(self, drain: asyncio.Task[None]) -> int:
+        """Return 0 when `drain` is done, or the number of a second signal."""
         second = asyncio.ensure_future(self._changed.wait())
         await asyncio.wait({drain, second}, return_when=asyncio.FIRST_COMPLETED)
         second.cancel()
+        drained = drain.done()
         drain.cancel()
+        return 0 if drained else self._last
 
 
 def _authority(host: str, port: int) -> str:
@@ -321,27 +354,39 @@ async def serve(
 ) -> None:
     """Run gateway and local engine until they are told to stop.
 
-    `progress` is told of the download of the default model's weights. Raises
+    `progress` is told of the download of the default model's weights. Raises StoppedAtOnce,
     WeightsUnavailable, NotGguf, NotEnoughMemory, EngineFailed, StateFolderError, OSError for a
     port in use.
     """
+    with holding(options.state_dir):
+        await _serve(options, announce, progress)
+
+
+async def _serve(options: ServeOptions, announce: Announce, progress: Progress) -> None:
     model_file = options.model_file
     if model_file is None:
         model_file = await fetch_in_thread(SMOLLM2_135M, options.cache_dir, progress)
     head = read_head(model_file)
+    free = free_memory()
     context_tokens = options.context_tokens or fitting_context(
         head,
         weights_bytes=model_file.stat().st_size,
         slots=options.slots,
-        free_bytes=free_memory(),
+        free_bytes=free,
     )
+    require_room(head, context_tokens=context_tokens, slots=options.slots, free_bytes=free)
     if context_tokens < head.context_tokens:
         log.warning(
             "a context of %d tokens, not the %d that the model was trained with",
             context_tokens,
             head.context_tokens,
         )
-    engine = LocalEngine(model_file, slots=options.slots, context_tokens=context_tokens)
+    engine = LocalEngine(
+        model_file,
+        slots=options.slots,
+        context_tokens=context_tokens,
+        log_file=options.state_dir / "engine.log",
+    )
     listen = ListenOptions(
         options.state_dir,
         options.host,
