@@ -396,3 +396,19 @@ async def test_tenants_share_no_prefix_cache_and_cannot_choose_whose(start_gatew
     assert own == again != others
     assert len(own) == 43
     assert (await gateway.chat(cache_salt=others)).status_code == 400
+
+
+async def test_a_revocation_reaches_another_gateway_within_ten_seconds(
+    start_gateway: StartGateway, engine: MockEngine, tmp_path: Any
+):
+    database = BillingOptions(f"sqlite:{tmp_path / 'shared.db'}")
+    first = await start_gateway(engine, billing=database)
+    own = await as_key(first)
+    second = await start_gateway(engine, billing=database)
+    there = replace(second, key=own.key)
+    assert (await there.chat()).status_code == 200
+    await first.admin("POST", f"keys/{own.key.split('_')[2]}/revoke")
+    assert (await own.chat()).status_code == 401
+    async with asyncio.timeout(10):
+        while (await there.chat()).status_code != 401:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)

@@ -19,6 +19,11 @@ WALLET = json_help(
     "{wallet_id, team_id, balance_usd, currency, total_billings, recent_billings: [{id,"
     " created_at, amount_usd, currency, resource_type, resource_id, memo}]}"
 )
+STATEMENT = json_help(
+    "{tenant, month, lines: [{model, pool, requests, prompt_tokens, cached_tokens,"
+    " completion_tokens, reasoning_tokens, cost_usd}], usage_usd, transfers: [{kind, reference,"
+    " amount_usd, about, memo}], credits_and_adjustments_usd, total_due_usd}"
+)
 AUDIT = json_help("{entries: [{place, at, actor, action, subject, detail, previous, hash}]}")
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="The books, and the proof of them.")
@@ -121,6 +126,29 @@ def show(
     from prime_inference.cli.admin_client import AdminClient
 
     print_wallet(Terminal(plain=plain), output, AdminClient().get(f"wallet/{tenant}", limit=limit))
+
+
+@app.command("statement", cls=Command, epilog=STATEMENT)
+def statement(
+    tenant: Tenant,
+    month: Annotated[str, typer.Argument(metavar="MONTH", help="As 2026-12.")],
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Show a tenant's bill for a month.
+
+    Examples:
+      prime inference ledger statement team_0123456789abcdef 2026-12
+    """
+    from prime_inference.cli.admin_client import AdminClient, print_rows
+
+    found = AdminClient().get(f"statements/{tenant}/{month}")
+    terminal = Terminal(plain=plain)
+    columns = ("model", "pool", "requests", "prompt_tokens", "completion_tokens", "cost_usd")
+    print_rows(terminal, output, found, f"Statement {month}", found["lines"], columns)
+    if output != "json":
+        for name in ("usage_usd", "credits_and_adjustments_usd", "total_due_usd"):
+            terminal.line(f"{name.removesuffix('_usd').replace('_', ' ')}: ${found[name]}")
 
 
 @app.command("audit", cls=Command, epilog=AUDIT)

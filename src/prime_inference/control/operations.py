@@ -15,6 +15,7 @@ from prime_inference.accounts.audit import first_break
 from prime_inference.accounts.directory import Directory
 from prime_inference.billing.price_check import preview
 from prime_inference.control import requests
+from prime_inference.control.statement import statement
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.accounts import Tenant, TenantKind
 from prime_inference.domain.errors import InvalidRequest
@@ -86,6 +87,7 @@ class Operations:
             ("POST", "prices"): self.add_price,
             ("GET", "usage"): self.usage,
             ("GET", "wallet/([^/]+)"): self.wallet,
+            ("GET", "statements/([^/]+)/([^/]+)"): self.statement,
             ("POST", "credits"): self.credit,
             ("POST", "adjustments"): self.adjust,
             ("GET", "ledger/verify"): self.verify,
@@ -223,6 +225,10 @@ class Operations:
 
     def wallet(self, call: Call) -> object:
         return wallet(self._ledger, call.parts[0], call.query)
+
+    def statement(self, call: Call) -> object:
+        tenant, month = call.parts
+        return statement(self._ledger, tenant, month)
 
     def credit(self, call: Call) -> object:
         wanted = call.decode(requests.NewTransfer)

@@ -115,6 +115,10 @@ class Ledger(Protocol):
         """Newest first."""
         ...
 
+    def payments(self, tenant: str, begin: int, end: int) -> Sequence[Transfer]:
+        """Credits and adjustments from `begin` until before `end`, oldest first."""
+        ...
+
     def event(self, tenant: str, generation: str) -> UsageEvent | None:
         """The usage event of a generation."""
         ...

@@ -70,6 +70,10 @@ class SqlLedger:
         rows = self._read(statements.TRANSFERS, tenant=tenant, limit=limit, offset=offset)
         return [Transfer(*row) for row in rows]
 
+    def payments(self, tenant: str, begin: int, end: int) -> Sequence[Transfer]:
+        rows = self._read(statements.PAYMENTS, tenant=tenant, begin=begin, end=end)
+        return [Transfer(*row) for row in rows]
+
     def event(self, tenant: str, generation: str) -> UsageEvent | None:
         rows = self._read(statements.EVENT, tenant=tenant, generation=generation)
         return UsageEvent(*_event_values(rows[0])) if rows else None

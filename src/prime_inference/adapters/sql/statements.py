@@ -62,6 +62,11 @@ TRANSFERS = f"""
 SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer WHERE tenant = :tenant
 ORDER BY at DESC, reference DESC LIMIT :limit OFFSET :offset
 """
+PAYMENTS = f"""
+SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer
+WHERE tenant = :tenant AND at >= :begin AND at < :end AND kind <> 'usage'
+ORDER BY at, reference
+"""
 EVENT = f"""
 SELECT {", ".join(UsageEvent.__struct_fields__)} FROM usage_event
 WHERE tenant = :tenant AND generation = :generation AND kind = 'usage'
