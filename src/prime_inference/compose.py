@@ -31,8 +31,7 @@ from prime_inference.engines.local.revision import revision
 from prime_inference.engines.local.supervisor import LocalEngine
 from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
 from prime_inference.gateway.access_log import AccessLog
-from prime_inference.gateway.account_api import AccountApi
-from prime_inference.gateway.app import BASE, Gateway
+from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.control import ControlListener
@@ -242,7 +241,7 @@ async def _listening(
     if parts is None:
         app = Gateway(Authenticator(keys), inference, models_api, metrics)
     else:
-        app = _billed_gateway(parts, inference, models_api, metrics)
+        app = parts.gateway(inference, models_api, metrics)
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     control = ControlListener(
         metrics,
@@ -287,22 +286,6 @@ async def _listening(
         upstreams.close()
         settlement.flush()
         access_log.close()
-
-
-def _billed_gateway(
-    parts: BillingParts, inference: Inference, models: ModelsApi, metrics: Metrics
-) -> Gateway:
-    auth = Authenticator(parts, parts.billed_to)
-    account = AccountApi(auth, parts.directory, parts.billing, parts.ledger)
-    metrics.watch(
-        "prime_outbox_bytes", "Usage events that the ledger has not confirmed, in bytes.",
-        parts.outbox.waiting,
-    )  # fmt: skip
-    metrics.watch(
-        "prime_limits_degraded", "1 while limits are decided without their store.",
-        lambda: parts.holds.degraded,
-    )  # fmt: skip
-    return Gateway(auth, inference, models, metrics, account.routes(BASE))
 
 
 def _tune_garbage_collection() -> None:

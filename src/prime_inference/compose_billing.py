@@ -30,8 +30,14 @@ from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
 from prime_inference.domain.prices import Price
+from prime_inference.gateway.account_api import AccountApi
+from prime_inference.gateway.app import BASE, Gateway
+from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.billing import Billing
 from prime_inference.gateway.cache_salts import CacheSalts
+from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.ports.accounts import AccountExists
 from prime_inference.ports.ledger import Ledger, UsageFilter
 from prime_inference.ports.limits import LimitStore
@@ -76,6 +82,22 @@ class BillingParts:
 
     def price(self, model: str) -> Price | None:
         return self.directory.current.prices.at(model, time.time())
+
+    def gateway(self, inference: Inference, models: ModelsApi, metrics: Metrics) -> Gateway:
+        """The public API with accounts, and their metrics."""
+        auth = Authenticator(self, self.billed_to)
+        account = AccountApi(auth, self.directory, self.billing, self.ledger)
+        metrics.watch(
+            "prime_outbox_bytes",
+            "Usage events that the ledger has not confirmed, in bytes.",
+            self.outbox.waiting,
+        )
+        metrics.watch(
+            "prime_limits_degraded",
+            "1 while limits are decided without their store.",
+            lambda: self.holds.degraded,
+        )
+        return Gateway(auth, inference, models, metrics, account.routes(BASE))
 
 
 @contextlib.asynccontextmanager
