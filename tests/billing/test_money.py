@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_an_amount_written_in_dollars_is_read_back_exactly(amount: int):
     assert nanodollars(usd_text(amount)) == amount
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**12))
 def test_a_rate_written_per_million_tokens_is_read_back_exactly(picodollars: int):
     assert rate(f"{usd_per_mtok(picodollars):f}") == picodollars

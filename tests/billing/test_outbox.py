@@ -142,7 +142,9 @@ def test_one_shipper_reads_an_outbox(tmp_path: Path, reader: FileOutboxReader):
 
 
 @given(cut=st.integers(0, 2_000))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_whatever_is_torn_off_the_end_is_only_the_end(tmp_path: Path, cut: int):
     with TemporaryDirectory(dir=tmp_path) as folder:
         outbox = FileOutbox(Path(folder))
@@ -160,7 +162,9 @@ def test_whatever_is_torn_off_the_end_is_only_the_end(tmp_path: Path, cut: int):
 
 
 @given(data=st.data())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_the_outbox_is_a_queue_over_files_and_restarts(tmp_path: Path, data: st.DataObject):
     with TemporaryDirectory(dir=tmp_path) as name:
         folder = Path(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from prime_inference.billing.rating import cost, most, usage_event
 from prime_inference.domain.prices import Price, PriceBook
@@ -21,6 +21,7 @@ def test_each_kind_of_token_is_billed_at_its_own_rate_once():
     assert cost(usage, price(request=5_000_000)) == picodollars // 1000 + 5_000
 
 
+@settings(deadline=None)
 @given(usages(), prices())
 def test_a_cost_is_the_exact_sum_rounded_once_half_up(usage: Usage, price: Price):
     for batch in (False, True):
@@ -37,6 +38,7 @@ def test_a_cost_is_the_exact_sum_rounded_once_half_up(usage: Usage, price: Price
         assert -Fraction(1, 2) < cost(usage, price, batch=batch) - exact <= Fraction(1, 2)
 
 
+@settings(deadline=None)
 @given(usages(), prices())
 def test_what_is_held_is_never_less_than_the_cost(usage: Usage, price: Price):
     held = most(price, usage.prompt_tokens, usage.completion_tokens)
