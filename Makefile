@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls quick check check-alerts format lock sim faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -95,6 +95,7 @@ check-alerts: $(VENV)/dev  ## the alert rules and their tests, with promtool; th
 	else echo "promtool is missing: it comes with Prometheus"; exit 1; fi
 	$(BIN)/python -m pytest -q tests/gateway/test_deploy.py
 
+CRASH ?=
 SEEDS ?= 500
 SEED_START ?= 0
 
@@ -114,6 +115,8 @@ chaos: $(VENV)/dev  ## gateways, engines and Redis killed and frozen at random: 
 
 fault-figures: $(VENV)/bench bench-tools $(VENV)/dev  ## what failover adds, how soon replicas react, what Redis costs
 	$(BIN)/python -m prime_inference.bench.faults.figures --out benchmarks/results
+crash: $(VENV)/dev  ## 10,000 generations, 1,000 kills, each accounted once: make crash CRASH="--seed 7"
+	$(BIN)/python -m tests.crash $(CRASH)
 
 format: $(VENV)/dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix

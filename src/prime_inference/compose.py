@@ -23,6 +23,8 @@ from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.adapters.redis.coordination import RedisCoordination
 from prime_inference.adapters.sqlite.responses import SqliteResponseStore
+from prime_inference.compose_billing import BillingOptions as BillingOptions
+from prime_inference.compose_billing import BillingParts, billing_parts
 from prime_inference.domain.models import Deployment, EngineKind, GatewayParser, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
@@ -103,6 +105,7 @@ class ListenOptions:
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     clocks: ClockLimits = field(default_factory=ClockLimits)
+    billing: BillingOptions | None = None  # None: one tenant, and nobody is billed
     redis_url: str | None = field(default=None, repr=False)  # it may hold a password
 
     def __post_init__(self) -> None:
@@ -129,6 +132,7 @@ class ServeOptions:
     model_id: str | None = None  # what clients name it; None: derived from the file's name
     slots: int = 2  # answers written at a time; each reserves the memory of a whole context
     context_tokens: int | None = None  # context window; None: what the model was trained with
+    billing: BillingOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +226,26 @@ async def listening(
     StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
+    async with contextlib.AsyncExitStack() as stack:
+        parts = None
+        if options.billing is not None:
+            parts = await stack.enter_async_context(
+                billing_parts(options.billing, options.state_dir, keys)
+            )
+        listeners = _listening(catalog, options, not_ready, random, follow, keys, parts)
+        yield await stack.enter_async_context(listeners)
+
+
+@contextlib.asynccontextmanager
+async def _listening(
+    catalog: ChangingCatalog,
+    options: ListenOptions,
+    not_ready: Callable[[], str | None],
+    random: Random | None,
+    follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None,
+    keys: FileKeyStore,
+    parts: BillingParts | None,
+) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     loop = asyncio.get_running_loop()
     metrics = Metrics()
     upstreams = Upstreams(catalog, loop.time)
@@ -244,17 +268,20 @@ async def listening(
         tool_calls,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
+        billing=parts.billing if parts else None,
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
     response_store = SqliteResponseStore(options.state_dir / "responses.sqlite")
     token_counter = TokenCounter(catalog)
+    auth = parts.authenticator() if parts else Authenticator(keys)
     app = Gateway(
-        Authenticator(keys),
+        auth,
         inference,
-        ModelsApi(catalog, upstreams, loop.time),
+        ModelsApi(catalog, upstreams, loop.time, parts.price if parts else _no_price),
         ResponsesApi(inference, response_store),
         MessagesApi(inference, token_counter),
         metrics,
+        parts.routes(auth, metrics) if parts else {},
     )
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard)
@@ -264,6 +291,7 @@ async def listening(
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
         FleetApi(live, lambda: fleet_view(live, catalog, guard), keys.own_key),
+        admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
@@ -379,7 +407,13 @@ async def _serve(options: ServeOptions, announce: Announce, progress: Progress) 
         context_tokens=context_tokens,
         log_file=options.state_dir / "engine.log",
     )
-    listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
+    listen = ListenOptions(
+        options.state_dir,
+        options.host,
+        options.port,
+        options.control_port,
+        billing=options.billing,
+    )
     await engine.start()
     try:
         catalog = local_catalog(options, engine, model_file, context_tokens)
@@ -428,3 +462,7 @@ def local_catalog(
         tool_parser=GatewayParser("hermes", prompt="gateway"),
     )
     return MemoryCatalog([model], [deployment])
+
+
+def _no_price(model: str) -> None:
+    """Nobody is billed."""

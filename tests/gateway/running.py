@@ -180,6 +180,21 @@ class RunningGateway:
         assert len(lines) == count
         return [json.loads(line) for line in lines]
 
+    async def admin(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the admin API as an operator does; the answer, which must be a success."""
+        response = await self.admin_response(method, path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def admin_response(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        key = (self.state_dir / "admin_key").read_text().strip()
+        return await self.client.request(
+            method,
+            f"{self.control_url}/admin/v1/{path}",
+            json=body,
+            headers={"authorization": f"Bearer {key}"},
+        )
+
     async def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of that name whose labels hold `labels`."""
         text = (await self.client.get(f"{self.control_url}/metrics")).text
@@ -240,6 +255,7 @@ async def running(
     follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
     redis_url: str | None = None,
     catalog_models: Sequence[Model] | None = None,
+    billing: compose.BillingOptions | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway over `deployments`; `follow` may change them."""
     options = compose.ListenOptions(
@@ -249,6 +265,7 @@ async def running(
         keep_alive_seconds=keep_alive_seconds,
         clocks=clocks or ClockLimits(),
         redis_url=redis_url,
+        billing=billing,
     )
     catalog = MemoryCatalog(catalog_models or models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)

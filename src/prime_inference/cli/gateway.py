@@ -19,10 +19,12 @@ from prime_inference.cli.options import Plain, TextOrJson
 from prime_inference.cli.serve import (
     EPILOG,
     ControlPort,
+    Database,
     FleetConfig,
     Host,
     Port,
     StateDir,
+    billing_options,
     require_ports,
     run_server,
 )
@@ -83,6 +85,13 @@ def gateway(
     connect_seconds: ConnectSeconds = None,
     first_token_seconds: FirstTokenSeconds = None,
     idle_seconds: IdleSeconds = None,
+    database: Database = None,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas", min=1, help="Gateways that share the limits, for when Redis is away."
+        ),
+    ] = 1,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
@@ -107,6 +116,7 @@ def gateway(
             port=port,
             control_port=control_port,
             redis_url=redis,
+            billing=billing_options(database, redis, replicas, shipper_process=True),
             clocks=clock_limits(
                 connect=connect_seconds, first_token=first_token_seconds, idle=idle_seconds
             ),

@@ -7,6 +7,7 @@
     │   ├── ContextLengthExceeded     400  context_length_exceeded
     │   └── PreviousResponseNotFound  400  invalid_request
     ├── AuthenticationFailed          401  authentication
+    ├── BudgetExceeded                402  payment_required
     ├── PermissionDenied              403  permission_denied
     ├── NotFound                      404  not_found
     │   └── ModelNotFound             404  not_found
@@ -44,7 +45,8 @@ class ApiError(Exception):
     """An error with a place in the public contract.
 
     `param` names the request field at fault, in JSON path form; `retry_after` is in
-    seconds and becomes the `Retry-After` header; `details` is extra machine-readable data.
+    seconds and becomes the `Retry-After` header; `details` is extra machine-readable data,
+    `headers` are fields of the answer besides.
     """
 
     status: ClassVar[int] = 500
@@ -59,12 +61,14 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after: float | None = None,
         details: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after = retry_after
         self.details = dict(details or {})
+        self.headers = dict(headers or {})
 
 
 class InvalidRequest(ApiError):
@@ -108,6 +112,15 @@ class AuthenticationFailed(ApiError):
     kind = "authentication_error"
     code = "invalid_api_key"
     error_type = "authentication"
+
+
+class BudgetExceeded(ApiError):
+    """What the request could cost does not fit into a budget."""
+
+    status = 402
+    kind = "insufficient_quota"
+    code = "budget_exceeded"
+    error_type = "payment_required"
 
 
 class PermissionDenied(ApiError):

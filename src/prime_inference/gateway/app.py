@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import unquote
 
 import msgspec
@@ -63,6 +63,7 @@ class Gateway:
         responses: ResponsesApi,
         messages: MessagesApi,
         metrics: Metrics,
+        more_routes: Mapping[str, Mapping[str, Endpoint]] | None = None,
     ) -> None:
         self._auth = auth
         self._inference = inference
@@ -73,7 +74,7 @@ class Gateway:
         self._schemas = SchemaBounds()
         self._ids = request_ids()
         self._openapi = msgspec.json.encode(openapi_document())
-        self._routes: dict[str, dict[str, Endpoint]] = {
+        self._routes: dict[str, Mapping[str, Endpoint]] = {
             f"{BASE}/chat/completions": {"POST": self._chat},
             f"{BASE}/completions": {"POST": self._completions},
             f"{BASE}/embeddings": {"POST": self._embeddings},
@@ -82,6 +83,7 @@ class Gateway:
             f"{MESSAGES}/count_tokens": {"POST": self._count_tokens},
             MODELS: {"GET": self._list_models},
             f"{BASE}/openapi.json": {"GET": self._openapi_json},
+            **(more_routes or {}),
         }
 
     async def handle(self, request: Request, reply: Reply) -> None:
@@ -193,7 +195,7 @@ class Gateway:
     # -- routing and errors
 
     def _endpoint(self, request: Request) -> Endpoint:
-        methods = self._routes.get(request.path)
+        methods: Mapping[str, Endpoint] | None = self._routes.get(request.path)
         if methods is None and request.path.startswith(f"{MODELS}/"):
             methods = {"GET": self._show_model}
         if methods is None and request.path.startswith(f"{RESPONSES}/"):

@@ -14,6 +14,7 @@ from prime_inference.domain.errors import (
 )
 from prime_inference.domain.models import Model
 from prime_inference.gateway import continuation
+from prime_inference.gateway.billing import charging
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.hedging import Hedge, Rival
 from prime_inference.gateway.prompt_tokens import PromptTokens
@@ -255,7 +256,12 @@ class Attempts:
             response = await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
             if operation.route == "embeddings":
                 data = await response.read(MAX_ANSWER_BYTES)
-                body, run.usage = rebuild_embeddings(data, model=model.id, inputs=operation.inputs)
+                body, run.usage = rebuild_embeddings(
+                    data,
+                    model=model.id,
+                    inputs=operation.inputs,
+                    charge=charging(run, self._deadlines.now),
+                )
                 return body
             tools = operation.answer_tools(upstream.deployment)
             answer = await self._answer(run, tools, response, clocks if streamed else None)
@@ -273,6 +279,7 @@ class Attempts:
             created=run.created,
             model=model.id,
             choices=operation.choices,
+            charge=charging(run, self._deadlines.now),
         )
 
     async def _answer(

@@ -20,6 +20,7 @@ from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway import continuation
 from prime_inference.gateway.attempts import Attempts
+from prime_inference.gateway.billing import Billing, charging
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
 from prime_inference.gateway.failover import Failover
 from prime_inference.gateway.operations import Operation, unsupported
@@ -52,7 +53,9 @@ class Inference:
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
+        billing: Billing | None = None,
     ) -> None:
+        self._billing = billing
         self._catalog = catalog
         self._upstreams = upstreams
         self._settlement = settlement
@@ -72,6 +75,8 @@ class Inference:
             able = self._able(operation, model)
             if operation.session or len(able) > 1:
                 run.session = session_of(key.tenant, operation)
+            if self._billing is not None:
+                await self._billing.admit(run, model)
             if operation.stream:
                 await self._stream(run, model, able, reply)
             else:
@@ -94,7 +99,10 @@ class Inference:
             raise
         finally:
             self.in_flight -= 1
-            self._settlement.add(run.generation(self._deadlines.now()))
+            generation = run.generation(self._deadlines.now())
+            if run.account is not None:
+                run.account.close(generation)
+            self._settlement.add(generation)
 
     # -- choosing
 
@@ -134,6 +142,7 @@ class Inference:
             headers=run.headers(STREAM_HEADERS),
             deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
+            charge=charging(run, self._deadlines.now),
         )
         try:
             keep_record = len(able) > 1 and continuation.may_resume(run.operation)

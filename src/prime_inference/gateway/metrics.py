@@ -8,7 +8,7 @@ take a lock for every increment, which was a tenth of the gateway's work per req
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
@@ -212,6 +212,10 @@ class Metrics:
     def register(self, collector: Collector) -> None:
         """Render what `collector` has to tell, too."""
         self._registry.register(collector)
+
+    def watch(self, name: str, help_text: str, value: Callable[[], float]) -> None:
+        """Show a number that lives elsewhere, as it is when it is asked for."""
+        Gauge(name, help_text, registry=self._registry).set_function(value)
 
     def record(self, generations: Sequence[Generation]) -> None:
         """Count finished generations. Implements `ports.generations.GenerationSink`."""

@@ -18,10 +18,13 @@ REF = "#/components/schemas/{name}"
 ERRORS = {
     "400": "The request is wrong; `param` names the field.",
     "401": "No API key, or one that is not valid.",
+    "402": "What the request could cost does not fit into a budget.",
+    "403": "The key may not do this, or may not bill that team.",
     "404": "No such model.",
     "405": "The path takes another method.",
     "413": "The body is too large.",
     "414": "The URL is too long.",
+    "429": "A limit is reached; see Retry-After.",
     "431": "The headers are too large.",
     "500": "A defect of the gateway.",
     "501": "No such HTTP method.",

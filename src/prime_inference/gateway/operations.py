@@ -94,6 +94,7 @@ class Operation(Struct, frozen=True, gc=False):
     id_prefix: str = "cmpl-"  # of the id that the client sees
     message_name: str = ""  # path of the first message's name, where one has any
     tools: RequestTools | None = None
+    cache_salt: str | None = None  # who has another one shares no prefix cache with it
 
     @property
     def alternatives(self) -> int | None:
@@ -117,6 +118,8 @@ class Operation(Struct, frozen=True, gc=False):
         body.update(self.parameters)
         if deployment.tool_parser != "upstream" and self.shape == "chat":
             constrain(body, self.tools, deployment.tool_parser, deployment.engine)
+        if self.cache_salt is not None and deployment.engine == "vllm":
+            body["cache_salt"] = self.cache_salt
         if self.token_limit is not None:
             body["max_tokens"] = self.token_limit
         if stream:

@@ -19,7 +19,7 @@ from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRules
 from prime_inference.wire.openai.continued import ContinuedStream
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.said import Said
-from prime_inference.wire.openai.stream import AnswerStream
+from prime_inference.wire.openai.stream import AnswerStream, Charge
 
 STREAM_HEADERS = header_lines(
     [
@@ -44,7 +44,9 @@ class StreamRelay:
         headers: HeaderLines,
         deadlines: Deadlines,
         keep_alive_seconds: float,
+        charge: Charge | None = None,
     ) -> None:
+        self._charge = charge
         self._operation = operation
         self._reply = reply
         self._answer_id = answer_id
@@ -93,6 +95,7 @@ class StreamRelay:
             model=self._operation.model,
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
+            charge=self._charge,
             alternatives=self._operation.alternatives,
             rules=rules,
         )

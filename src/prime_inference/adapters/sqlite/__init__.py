@@ -1,1 +1,1 @@
-"""Ports over SQLite files in the state folder."""
+"""Stores in files of the state folder, with the `sqlite3` that comes with Python."""

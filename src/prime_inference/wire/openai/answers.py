@@ -165,12 +165,15 @@ def answer_usage(answer: Answer) -> Usage:
     return answer.usage.to_usage() if answer.usage is not None else NO_USAGE
 
 
-def usage_object(usage: Usage) -> dict[str, object]:
-    """Token counts as OpenAI writes them."""
-    return {
+def usage_object(usage: Usage, cost: float | None = None) -> dict[str, object]:
+    """Token counts as OpenAI writes them, and the cost in dollars as OpenRouter does."""
+    counts: dict[str, object] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+    if cost is not None:
+        counts["cost"] = cost
+    return counts

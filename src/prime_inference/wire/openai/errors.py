@@ -42,6 +42,7 @@ def render_error(error: ApiError, status: int | None = None) -> tuple[int, Heade
     headers = [JSON_TYPE]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+    headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.allowed).encode()))
     return status or error.status, headers, msgspec.json.encode({"error": error_object(error)})

@@ -8,6 +8,7 @@ upstream's quirks end here: a role on the first delta of each choice, tool calls
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -27,6 +28,9 @@ from prime_inference.wire.openai.answers import (
 from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRepair, CallRules, TextReader
 from prime_inference.wire.openai.logprobs import keep_alternatives
 from prime_inference.wire.openai.said import Said
+
+Charge = Callable[[Usage], float | None]
+"""Takes the usage of a whole answer before its end is sent; dollars, None without a price."""
 
 Shape = Literal["chat", "text"]
 """Chat completions (deltas of messages) or completions (pieces of text)."""
@@ -68,7 +72,9 @@ class AnswerStream:
         choices: int = 1,
         alternatives: int | None = None,  # of each token's logprobs; None: they stay as they come
         rules: CallRules = ANY_CALLS,
+        charge: Charge | None = None,
     ) -> None:
+        self._charge = charge
         self._shape: Shape = shape
         head = _encoder.encode(
             {"id": answer_id, "object": OBJECTS[shape], "created": created, "model": model}
@@ -137,11 +143,12 @@ class AnswerStream:
             state.finish = state.finish or reason
         if not self.finished:
             raise UpstreamCut("The model's answer ended early.")
+        cost = None if self._charge is None else self._charge(self.usage)
         pieces: list[bytes] = []
         for index, state in enumerate(self._states):
             pieces += (self._rest(index, state), self._last_chunk(index, state))
         if self._include_usage and (usage := self.usage).source == "upstream":
-            counts = _encoder.encode(usage_object(usage))
+            counts = _encoder.encode(usage_object(usage, cost))
             pieces.append(b'%b,"choices":[],"usage":%b}\n\n' % (self._head, counts))
         pieces.append(DONE_EVENT)
         return b"".join(pieces)

@@ -16,7 +16,7 @@ from prime_inference.wire.openai.answers import (
     Message,
     usage_object,
 )
-from prime_inference.wire.openai.stream import BROKEN_FINISHES, Shape
+from prime_inference.wire.openai.stream import BROKEN_FINISHES, Charge, Shape
 
 OBJECTS: dict[Shape, str] = {"chat": "chat.completion", "text": "text_completion"}
 
@@ -70,6 +70,7 @@ def rebuild_answer(
     created: int,
     model: str,
     choices: int,
+    charge: Charge | None = None,
 ) -> bytes:
     """The client's body. Raises UpstreamFailure for anything but a whole answer."""
     if answer.failed:
@@ -81,7 +82,8 @@ def rebuild_answer(
         if shape == "text"
         else [_chat_choice(choice) for choice in answer.choices]
     )
-    counts = usage_object(usage) if usage.source == "upstream" else UNSET
+    cost = None if charge is None else charge(usage)
+    counts = usage_object(usage, cost) if usage.source == "upstream" else UNSET
     return _encoder.encode(_Body(answer_id, OBJECTS[shape], created, model, rebuilt, counts))
 
 
