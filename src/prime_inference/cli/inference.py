@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from prime_inference.cli import bench, chat, gateway, kv, mock_engine, models, serve, toolcalls
+from prime_inference.cli import (
+    bench,
+    chat,
+    gateway,
+    kv,
+    mock_engine,
+    models,
+    plan,
+    serve,
+    toolcalls,
+)
 from prime_inference.cli.options import Command, Group, Plain
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Ask models, and serve them.")
@@ -13,6 +23,7 @@ app.command("chat", cls=Command, epilog=chat.EPILOG)(chat.chat)
 app.command("serve", cls=Command, epilog=serve.EPILOG)(serve.serve)
 app.command("gateway", cls=Command, epilog=gateway.EPILOG)(gateway.gateway)
 app.command("mock-engine", cls=Command, epilog=mock_engine.EPILOG)(mock_engine.mock_engine)
+app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
 app.add_typer(bench.app, name="bench")
 app.add_typer(kv.app, name="kv")
 app.add_typer(kv.eval_app, name="eval")
