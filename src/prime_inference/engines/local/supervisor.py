@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from prime_inference.domain.backoff import Backoff
 from prime_inference.domain.errors import CannotStart
-from prime_inference.engines.local.backoff import Backoff
 from prime_inference.engines.local.settings import (
     ENGINE_ENVIRONMENT,
     EngineSettings,
