@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import gc
 import logging
+import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import uvloop
@@ -18,6 +20,7 @@ import uvloop
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.memory.catalog import MemoryCatalog
+from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory
@@ -35,6 +38,9 @@ from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.runner import Runner
+from prime_inference.reliability.settings import Settings
 from prime_inference.wire.http_client import Origin
 from prime_inference.wire.http_server import HttpServer
 from prime_inference.wire.openai.errors import render_error
@@ -161,12 +167,16 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(
-    catalog: Catalog, options: ListenOptions, not_ready: Callable[[], str | None]
+    catalog: Catalog,
+    options: ListenOptions,
+    not_ready: Callable[[], str | None],
+    random: Random | None = None,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     """A gateway's two listeners over `catalog`.
 
     Yields a function that describes the endpoint for a model and one that waits for the
-    signal to stop and then drains. Raises StateFolderError, OSError for a port in use.
+    signal to stop and then drains. `random` breaks ties between deployments. Raises
+    StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
     loop = asyncio.get_running_loop()
@@ -174,9 +184,15 @@ async def listening(
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
+    guard = Guard(secrets.token_hex(8), Settings(), loop.time, random or Random())  # noqa: S311
+    guard.configure(
+        deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
+    )
+    runner = Runner(guard, MemoryCoordination(loop.time), loop.time)
     inference = Inference(
         catalog,
         upstreams,
+        guard,
         settlement,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
@@ -189,7 +205,7 @@ async def listening(
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
-    lag = loop.create_task(control.watch_loop())
+    background = [loop.create_task(control.watch_loop()), loop.create_task(runner.run())]
     endpoint_file = EndpointFile(options.state_dir)
     try:
         host, port = await public_server.start(options.host, options.port)
@@ -215,7 +231,8 @@ async def listening(
         yield endpoint, stop
     finally:
         endpoint_file.remove()
-        lag.cancel()
+        for task in background:
+            task.cancel()
         await public_server.close()
         await control_server.close()
         upstreams.close()

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -26,6 +27,13 @@ OTHER_MODEL = "acme/vision-2"
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "Tell me about a river"}]
 ROUTES = frozenset({"chat/completions", "completions", "embeddings"})
 CONTEXT_TOKENS = 4096
+
+
+class InOrder(Random):
+    """Ties between deployments are broken in the catalogue's order."""
+
+    def random(self) -> float:
+        return 0.0
 
 
 @dataclass
@@ -238,7 +246,7 @@ async def running(
     catalog = MemoryCatalog(models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with (
-        compose.listening(catalog, options, not_ready) as (describe, _),
+        compose.listening(catalog, options, not_ready, InOrder()) as (describe, _),
         httpx.AsyncClient(trust_env=False, verify=False, limits=limits, timeout=10) as client,
     ):
         endpoint = describe(MODEL)

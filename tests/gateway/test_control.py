@@ -121,15 +121,15 @@ async def test_what_was_seen_of_an_endpoint_is_told_with_the_model(
     engine.behave("slow-first-50ms.pace-5ms.answer-10")
     for _ in range(3):
         await gateway.stream()
-    engine.behave("status-500")
-    await gateway.chat()
+    engine.behave("status-500.first-1.answer-10.pace-5ms")
+    await gateway.chat()  # fails, and is answered when tried again
     engine.behave("context-length")
     await gateway.chat()  # the client's own doing: it does not count
     await gateway.generations(5)
     (endpoint,) = (await gateway.get(f"/models/{MODEL}/endpoints")).json()["data"]["endpoints"]
     assert endpoint["provider_name"] == "dc-0"
     for period in ("5m", "30m", "1d"):
-        assert endpoint[f"uptime_last_{period}"] == 75.0
+        assert endpoint[f"uptime_last_{period}"] == 80.0
     assert set(endpoint["latency_last_30m"]) == {"p50", "p75", "p90", "p99"}
     assert endpoint["latency_last_30m"]["p50"] > 0.04
     assert 0 < endpoint["throughput_last_30m"]["p50"] < 200

@@ -158,12 +158,16 @@ class InternalFailure(ApiError):
 
 
 class UpstreamFailure(ApiError):
-    """An attempt on a deployment did not give a whole answer."""
+    """An attempt on a deployment did not give a whole answer.
+
+    `upstream_status` is the HTTP status that the upstream answered, 0 if it answered none.
+    """
 
     status = 502
     kind = "upstream_error"
     code = "upstream_failed"
     error_type = "provider_unavailable"
+    upstream_status = 0
 
 
 class UpstreamRefused(UpstreamFailure):

@@ -9,6 +9,7 @@ from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
+from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
@@ -26,10 +27,12 @@ class Attempts:
         self._clocks = clocks
         self._deadlines = deadlines
 
-    async def stream(self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream) -> None:
+    async def stream(
+        self, run: Run, model: Model, relay: StreamRelay, upstream: Upstream, slot: Slot
+    ) -> None:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         response: Response | None = None
-        stream = relay.begin()
+        stream = relay.begin(slot.first_token)
         try:
             response = await self._open(run, model, upstream, clocks)
             await relay.relay(response, clocks)
@@ -42,7 +45,7 @@ class Attempts:
             if response is not None:
                 response.release() if relay.complete else response.close()
 
-    async def whole(self, run: Run, model: Model, upstream: Upstream) -> bytes:
+    async def whole(self, run: Run, model: Model, upstream: Upstream, slot: Slot) -> bytes:
         """The client's body. Raises ApiError."""
         operation = run.operation
         streamed = operation.streams_from(upstream.deployment)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 from prime_inference.domain.errors import (
     ApiError,
-    CapacityExhausted,
     InternalFailure,
     ModelNotFound,
     UpstreamFailure,
@@ -21,21 +19,19 @@ from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.attempts import Attempts
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
+from prime_inference.gateway.failover import Failover
 from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
-from prime_inference.routing.choose import order
+from prime_inference.reliability.guard import Guard
 from prime_inference.wire.http import Reply, header_lines
 from prime_inference.wire.openai.errors import JSON_TYPE
 
 JSON_HEADERS = header_lines([JSON_TYPE])
 CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
-
-
-T = TypeVar("T")
 
 
 class Inference:
@@ -45,6 +41,7 @@ class Inference:
         self,
         catalog: Catalog,
         upstreams: Upstreams,
+        guard: Guard,
         settlement: Settlement,
         *,
         clocks: ClockLimits,
@@ -55,6 +52,7 @@ class Inference:
         self._settlement = settlement
         self.in_flight = 0
         self._deadlines = Deadlines()
+        self._failover = Failover(guard, self._deadlines)
         self._attempts = Attempts(clocks, self._deadlines)
         self._keep_alive_seconds = keep_alive_seconds
 
@@ -65,11 +63,11 @@ class Inference:
         try:
             model = self._model(operation)
             run.model = model.id
-            upstreams = self._candidates(operation, model)
+            able = self._able(operation, model)
             if operation.stream:
-                await self._stream(run, model, upstreams, reply)
+                await self._stream(run, model, able, reply)
             else:
-                await self._whole(run, model, upstreams, reply)
+                await self._whole(run, model, able, reply)
             run.outcome = "complete"
         except asyncio.CancelledError:
             run.outcome = "cancelled"
@@ -101,28 +99,23 @@ class Inference:
         operation.check(model)
         return model
 
-    def _candidates(self, operation: Operation, model: Model) -> Sequence[Upstream]:
-        serving = [
-            upstream
-            for upstream in self._upstreams.serving(model.id)
-            if operation.route in upstream.deployment.routes
-        ]
+    def _able(self, operation: Operation, model: Model) -> Sequence[Upstream]:
+        """Those that serve the route and honour every parameter."""
+        serving = self._upstreams.on_route(model.id, operation.route)
         if not serving:
             raise ModelNotFound(f"{model.id} does not serve /{operation.route}.", param="model")
-        if len(serving) == 1 and operation.missing(serving[0].deployment) is None:
+        if operation.asks_nothing_special:
             return serving
         able = [upstream for upstream in serving if operation.missing(upstream.deployment) is None]
         if not able:
             name = operation.missing(serving[0].deployment)
             assert name is not None
             raise unsupported(name, model.id)
-        return order(able)
+        return able
 
     # -- serving
 
-    async def _stream(
-        self, run: Run, model: Model, upstreams: Iterable[Upstream], reply: Reply
-    ) -> None:
+    async def _stream(self, run: Run, model: Model, able: Sequence[Upstream], reply: Reply) -> None:
         relay = StreamRelay(
             run.operation,
             reply,
@@ -133,8 +126,8 @@ class Inference:
             keep_alive_seconds=self._keep_alive_seconds,
         )
         try:
-            await self._first_that_answers(
-                run, upstreams, partial(self._attempts.stream, run, model, relay)
+            await self._failover.first_that_answers(
+                run, able, partial(self._attempts.stream, run, model, relay)
             )
         except ApiError as error:
             relay.fail(error)
@@ -142,46 +135,13 @@ class Inference:
         finally:
             relay.stop()
 
-    async def _whole(
-        self, run: Run, model: Model, upstreams: Iterable[Upstream], reply: Reply
-    ) -> None:
-        body = await self._first_that_answers(
-            run, upstreams, partial(self._attempts.whole, run, model)
+    async def _whole(self, run: Run, model: Model, able: Sequence[Upstream], reply: Reply) -> None:
+        body = await self._failover.first_that_answers(
+            run, able, partial(self._attempts.whole, run, model)
         )
         reply.send(200, run.headers(JSON_HEADERS), body)
-
-    async def _first_that_answers(
-        self,
-        run: Run,
-        upstreams: Iterable[Upstream],
-        attempt: Callable[[Upstream], Awaitable[T]],
-    ) -> T:
-        """Try each upstream once until one answers. Raises the failure that tells most."""
-        failures: list[UpstreamFailure] = []
-        for upstream in upstreams:
-            run.deployment = upstream.deployment.id
-            try:
-                upstream.take_slot()
-                try:
-                    return await attempt(upstream)
-                finally:
-                    upstream.give_slot()
-            except UpstreamFailure as failure:
-                if isinstance(failure, UpstreamRefused):
-                    raise
-                if not isinstance(failure, CapacityExhausted):
-                    upstream.statistics.failure(self._deadlines.now())
-                if run.committed:
-                    raise
-                failures.append(failure)
-        raise min(failures, key=_says_less)
 
 
 def _is_failure(error: ApiError) -> bool:
     """Whether it is a deployment's failure rather than the request's own fault."""
     return isinstance(error, UpstreamFailure) and not isinstance(error, UpstreamRefused)
-
-
-def _says_less(failure: UpstreamFailure) -> tuple[bool, float]:
-    """A failure says more than a full deployment; of those, the one that frees up first."""
-    return isinstance(failure, CapacityExhausted), failure.retry_after or 0.0

@@ -110,6 +110,11 @@ class Operation(Struct, frozen=True, gc=False):
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
 
+    @property
+    def asks_nothing_special(self) -> bool:
+        """Whether every deployment of the route can serve it."""
+        return not self.parameters
+
     def missing(self, deployment: Deployment) -> str | None:
         """The first parameter that this deployment does not honour."""
         other_shape = OTHER_SHAPE.get((deployment.engine, self.route), ())

@@ -7,6 +7,8 @@ the status line but no content.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prime_inference.domain.errors import ApiError, UpstreamFailure
 from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
@@ -48,7 +50,7 @@ class StreamRelay:
         self._deadlines = deadlines
         self._keep_alive_seconds = keep_alive_seconds
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
-        self._stream = self.begin()
+        self._stream = self.begin(_nobody)
         self.first_content_at = 0.0  # event loop clock
         self.complete = False
 
@@ -57,8 +59,9 @@ class StreamRelay:
         """Whether content has reached the client, so that no attempt may start over."""
         return self.first_content_at > 0
 
-    def begin(self) -> AnswerStream:
-        """Start a new attempt's stream."""
+    def begin(self, first_token: Callable[[], None]) -> AnswerStream:
+        """Start a new attempt's stream; `first_token` is called when its first content comes."""
+        self._first_token = first_token
         self._stream = AnswerStream(
             self._operation.shape,
             answer_id=self._answer_id,
@@ -109,6 +112,7 @@ class StreamRelay:
                 self._write(b"".join(pieces))
                 if not self.first_content_at:
                     self.first_content_at = self._deadlines.now()
+                    self._first_token()
             if stream.finished:
                 clocks.finished()
 
@@ -121,3 +125,7 @@ class StreamRelay:
     def _keep_alive(self) -> None:
         self._write(KEEP_ALIVE)
         self._quiet.restart(self._keep_alive_seconds)
+
+
+def _nobody() -> None:
+    """No attempt has begun."""

@@ -47,12 +47,18 @@ def upstream_error(
     status: int, body: bytes, retry_after: bytes | None, context_tokens: int
 ) -> ApiError:
     """What the client is told when an upstream answered with an error status."""
+    if status in REFUSALS:
+        return _refusal(status, body, context_tokens)
+    failure = UpstreamFailure(f"The model's engine failed (HTTP {status}).")
     if status in (429, 503):
-        return CapacityExhausted(
+        failure = CapacityExhausted(
             "The model is at capacity. Try again shortly.", retry_after=_seconds(retry_after)
         )
-    if status not in REFUSALS:
-        return UpstreamFailure(f"The model's engine failed (HTTP {status}).")
+    failure.upstream_status = status
+    return failure
+
+
+def _refusal(status: int, body: bytes, context_tokens: int) -> ApiError:
     error = _parse(body)
     if error.type == "exceed_context_size_error" or _CONTEXT.search(error.message):
         return _context_error(error, context_tokens)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from prime_inference.domain.errors import CapacityExhausted
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Deployment
 from prime_inference.gateway.statistics import EndpointStatistics
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import HttpPool, Origin
-
-RETRY_SECONDS = 1.0  # slots free up at the pace of answers; the engine says nothing better
-
 
 IDLE_CONNECTIONS = 256  # as many as requests that usually run at a time
 
@@ -30,24 +26,6 @@ class Upstream:
             headers=b"content-type: application/json\r\n",
         )
         self.statistics = EndpointStatistics()
-        self.in_flight = 0
-
-    @property
-    def load(self) -> float:
-        """Requests in flight per slot."""
-        return self.in_flight / self.deployment.slots
-
-    def take_slot(self) -> None:
-        """Raises CapacityExhausted at once when none is free. Pair it with `give_slot`."""
-        if self.in_flight >= self.deployment.slots:
-            raise CapacityExhausted(
-                f"{self.deployment.model} is at capacity. Try again shortly.",
-                retry_after=RETRY_SECONDS,
-            )
-        self.in_flight += 1
-
-    def give_slot(self) -> None:
-        self.in_flight -= 1
 
 
 class Upstreams:
@@ -57,10 +35,20 @@ class Upstreams:
         self._catalog = catalog
         self._now = now
         self._by_id: dict[str, Upstream] = {}
+        self._on_route: dict[tuple[str, str], Sequence[Upstream]] = {}
 
     def serving(self, model_id: str) -> Sequence[Upstream]:
         """The upstreams of a model; empty when it has none."""
         return [self._of(deployment) for deployment in self._catalog.deployments(model_id)]
+
+    def on_route(self, model_id: str, route: str) -> Sequence[Upstream]:
+        """The upstreams of a model that serve `route`, e.g. chat/completions."""
+        known = self._on_route.get((model_id, route))
+        if known is None:
+            serving = self.serving(model_id)
+            known = tuple(each for each in serving if route in each.deployment.routes)
+            self._on_route[model_id, route] = known
+        return known
 
     def record(self, generations: Sequence[Generation]) -> None:
         """Note whole answers. Implements `ports.generations.GenerationSink`.
