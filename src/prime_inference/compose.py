@@ -19,6 +19,7 @@ import uvloop
 
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
+from prime_inference.adapters.files.ready_catalog import ReadyCatalog
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.domain.models import Deployment, EngineKind, Model
@@ -67,6 +68,11 @@ ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
         "dimensions", "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "n",
         "parallel_tool_calls", "presence_penalty", "reasoning_effort", "response_format", "seed",
         "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
+    }),
+    "dynamo": frozenset({
+        "frequency_penalty", "logprobs", "min_p", "n", "presence_penalty", "reasoning_effort",
+        "repetition_penalty", "response_format", "seed", "stop", "temperature", "tool_choice",
+        "tools", "top_k", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
         "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
@@ -122,6 +128,14 @@ class GatewayOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetGatewayOptions:
+    """What `prime inference fleet gateway` is told: a list of deployments that may change."""
+
+    listen: ListenOptions
+    deployments: Path  # a file as `fleet.ready` writes it
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """A running server, as announced once it is ready to answer."""
 
@@ -165,17 +179,31 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
         await stop()
 
 
+async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> None:
+    """Run a gateway in front of the deployments that a file lists, as it changes."""
+    catalog = ReadyCatalog(options.deployments, ENGINE_PARAMETERS["dynamo"], time.time)
+    catalog.read()
+    async with listening(catalog, options.listen, catalog.not_ready, follow=catalog.follow) as (
+        endpoint,
+        stop,
+    ):
+        announce(endpoint(next((model.id for model in catalog.models()), "")))
+        await stop()
+
+
 @contextlib.asynccontextmanager
 async def listening(
     catalog: Catalog,
     options: ListenOptions,
     not_ready: Callable[[], str | None],
     random: Random | None = None,
+    follow: Callable[[Callable[[], None]], Coroutine[Any, Any, None]] | None = None,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     """A gateway's two listeners over `catalog`.
 
     Yields a function that describes the endpoint for a model and one that waits for the
-    signal to stop and then drains. `random` breaks ties between deployments. Raises
+    signal to stop and then drains. `random` breaks ties between deployments. `follow` runs
+    for as long, and calls what it is given whenever the catalogue has changed. Raises
     StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
@@ -185,9 +213,14 @@ async def listening(
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
     guard = Guard(secrets.token_hex(8), Settings(), loop.time, random or Random())  # noqa: S311
-    guard.configure(
-        deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
-    )
+
+    def configure() -> None:
+        upstreams.changed()
+        guard.configure(
+            deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
+        )
+
+    configure()
     runner = Runner(guard, MemoryCoordination(loop.time), loop.time)
     inference = Inference(
         catalog,
@@ -206,6 +239,8 @@ async def listening(
     control_server = HttpServer(control.handle, render_error)
     stop_signal = _StopSignal()
     background = [loop.create_task(control.watch_loop()), loop.create_task(runner.run())]
+    if follow is not None:
+        background.append(loop.create_task(follow(configure)))
     endpoint_file = EndpointFile(options.state_dir)
     try:
         host, port = await public_server.start(options.host, options.port)

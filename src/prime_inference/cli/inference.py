@@ -7,6 +7,7 @@ import typer
 from prime_inference.cli import (
     bench,
     chat,
+    fleet,
     gateway,
     kv,
     mock_engine,
@@ -24,6 +25,7 @@ app.command("serve", cls=Command, epilog=serve.EPILOG)(serve.serve)
 app.command("gateway", cls=Command, epilog=gateway.EPILOG)(gateway.gateway)
 app.command("mock-engine", cls=Command, epilog=mock_engine.EPILOG)(mock_engine.mock_engine)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.add_typer(fleet.app, name="fleet")
 app.add_typer(bench.app, name="bench")
 app.add_typer(kv.app, name="kv")
 app.add_typer(kv.eval_app, name="eval")

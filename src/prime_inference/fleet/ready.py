@@ -29,7 +29,6 @@ class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
     slots: int
     context_tokens: int
     max_output_tokens: int
-    engine: str = "dynamo"
     routes: tuple[str, ...] = ("chat/completions", "completions")
 
     @classmethod

@@ -50,6 +50,10 @@ class Upstreams:
             self._on_route[model_id, route] = known
         return known
 
+    def changed(self) -> None:
+        """Forget what followed from the catalogue's earlier content."""
+        self._on_route.clear()
+
     def record(self, generations: Sequence[Generation]) -> None:
         """Note whole answers. Implements `ports.generations.GenerationSink`.
 
@@ -69,6 +73,6 @@ class Upstreams:
 
     def _of(self, deployment: Deployment) -> Upstream:
         upstream = self._by_id.get(deployment.id)
-        if upstream is None:
+        if upstream is None or upstream.deployment is not deployment:
             upstream = self._by_id[deployment.id] = Upstream(deployment)
         return upstream

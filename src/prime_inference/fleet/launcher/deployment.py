@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +14,7 @@ from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
 from prime_inference.fleet.launcher.lifecycle import SERVING, Lifecycle, Readiness
+from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.sources import model_source
@@ -41,6 +42,7 @@ class RunningDeployment:
         *,
         python: str,
         base: Path,
+        ports: Ports,
         save: Callable[[], None],
     ) -> None:
         self.planned = planned
@@ -49,11 +51,11 @@ class RunningDeployment:
         self._prober = prober
         self._python = python
         self._base = base
+        self._ports = ports
         self._save = save
         self._lifecycle = Lifecycle()
         self._keepers: dict[str, Keeper] = {}
         self.seen: Readiness | None = None
-        self._ending: set[asyncio.Task[None]] = set()
 
     # -- what it is
 
@@ -130,10 +132,9 @@ class RunningDeployment:
         self.record.running = False
         self._save()
         await asyncio.sleep(NOTICE_SECONDS)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + grace_seconds
-        while loop.time() < until and await self._prober.in_flight(self.record.port):
-            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self._until_idle()
         await self.stop(GRACE_SECONDS)
 
     async def stop(self, grace_seconds: float) -> None:
@@ -170,6 +171,13 @@ class RunningDeployment:
 
     # -- inside
 
+    async def _until_idle(self) -> None:
+        """Return when no request is in flight, or none can be counted."""
+        while True:
+            if not await self._prober.in_flight(self.record.port):
+                return
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
+
     async def _until_ready(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
@@ -195,7 +203,12 @@ class RunningDeployment:
                     yield known[name].process  # with the ports it has
                     continue
                 yield worker_process(
-                    spec, role, index, source=source, discovery=discovery, free_port=free_port
+                    spec,
+                    role,
+                    index,
+                    source=source,
+                    discovery=discovery,
+                    free_port=self._ports.take,
                 )
 
     def _keep(self, record: ProcessRecord) -> None:
@@ -215,10 +228,3 @@ class RunningDeployment:
 
     async def _responds(self, record: ProcessRecord) -> bool:
         return await self._prober.responds(record.process.port, "/live")
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has; it is taken a moment later by a child."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

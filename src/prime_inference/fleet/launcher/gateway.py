@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from prime_inference.fleet.fleet import GatewayEntry
-from prime_inference.fleet.launcher.deployment import free_port
 from prime_inference.fleet.launcher.keeper import Keeper
+from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.state import ProcessRecord, StateFolder
@@ -17,9 +17,9 @@ from prime_inference.fleet.local import Process
 NAME = "gateway"
 
 
-def gateway_process(entry: GatewayEntry, folder: StateFolder) -> Process:
+def gateway_process(entry: GatewayEntry, folder: StateFolder, ports: Ports) -> Process:
     """`prime inference fleet gateway` over the list of ready deployments."""
-    port, control = entry.port or free_port(), entry.control_port or free_port()
+    port, control = entry.port or ports.take(), entry.control_port or ports.take()
     return Process(
         name=NAME,
         role=NAME,

@@ -103,11 +103,11 @@ async def ended(process: Identity) -> None:
     except ProcessLookupError:
         return
     loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    loop.add_reader(descriptor, lambda: done.done() or done.set_result(None))
+    done = asyncio.Event()
+    loop.add_reader(descriptor, done.set)
     try:
         if process.alive:  # not a later process of the same id
-            await done
+            await done.wait()
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)

@@ -6,6 +6,7 @@ after. What is not in the file is not known: nothing else is kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,12 @@ class FleetState(Struct):
 
     file: str  # absolute path of the fleet's file
     deployments: dict[str, DeploymentRecord] = {}
+
+    def ports(self) -> Iterator[int]:
+        """Those given out to processes, so far as the state knows them."""
+        for deployment in self.deployments.values():
+            yield deployment.port
+            yield from (record.process.port for record in deployment.processes.values())
 
 
 class StateFolder:

@@ -13,8 +13,9 @@ from typing import Any
 from prime_inference.fleet.errors import FleetRefused, FleetRunning
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes
-from prime_inference.fleet.launcher.deployment import RunningDeployment, free_port
+from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
+from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import end_group
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.state import (
@@ -44,6 +45,7 @@ class Supervisor:
         self._folder = folder
         self._python = python
         self._prober = Prober()
+        self._ports = Ports()
         self._state = FleetState(str(self._file))
         self._deployments: dict[str, RunningDeployment] = {}
         self._gateway: Keeper | None = None
@@ -61,6 +63,7 @@ class Supervisor:
         self._lock = take_lock(self._folder)
         self._state = self._folder.load() or self._state
         self._state.file = str(self._file)
+        self._ports = Ports(self._state.ports())
         found = processes.find(str(self._folder.folder))
         for planned in self.fleet.deployments:
             self._deployments[planned.id] = self._deployment(planned)
@@ -123,7 +126,7 @@ class Supervisor:
         replicas = {role: pool.replicas for role, pool in planned.spec.topology.pools.items()}
         record = self._state.deployments.get(planned.id)
         if record is None:
-            record = DeploymentRecord(free_port(), replicas=replicas)
+            record = DeploymentRecord(self._ports.take(), replicas=replicas)
             self._state.deployments[planned.id] = record
         if record.replicas.keys() != replicas.keys():
             record.replicas = replicas  # the file has another topology now
@@ -134,6 +137,7 @@ class Supervisor:
             self._prober,
             python=self._python,
             base=self._file.parent,
+            ports=self._ports,
             save=self._save,
         )
 
@@ -157,7 +161,7 @@ class Supervisor:
         if not self.fleet.gateway.enabled:
             return
         entry = self._state.deployments.setdefault(gateway.NAME, DeploymentRecord(0))
-        process = gateway.gateway_process(self.fleet.gateway, self._folder)
+        process = gateway.gateway_process(self.fleet.gateway, self._folder, self._ports)
         record = entry.processes.setdefault(gateway.NAME, ProcessRecord(process))
         self._gateway = gateway.gateway_keeper(record, self._folder, self._prober)
         self._gateway.run()
@@ -213,6 +217,7 @@ class Supervisor:
             "id": one.planned.id,
             "model": one.planned.spec.model.id,
             "datacenter": one.planned.datacenter,
+            "wanted": one.record.running,
             "state": one.state,
             "base_url": one.base_url,
             "replicas": one.record.replicas,
