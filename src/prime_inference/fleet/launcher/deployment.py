@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -216,7 +215,7 @@ class RunningDeployment:
         self._keepers[record.process.name] = keeper
         keeper.run()
 
-    def _start(self, record: ProcessRecord) -> subprocess.Popen[bytes]:
+    def _start(self, record: ProcessRecord) -> int:
         process = record.process
         return start(
             [self._python, *process.argv],

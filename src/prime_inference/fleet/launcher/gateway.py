@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def gateway_process(entry: GatewayEntry, folder: StateFolder, ports: Ports) -> P
 def gateway_keeper(record: ProcessRecord, folder: StateFolder, prober: Prober) -> Keeper:
     """Keeps the gateway alive; it runs in this interpreter's environment."""
 
-    def start_gateway(record: ProcessRecord) -> subprocess.Popen[bytes]:
+    def start_gateway(record: ProcessRecord) -> int:
         return start(
             [sys.executable, *record.process.argv],
             record.process.environment,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from prime_inference.domain.backoff import Backoff
-from prime_inference.fleet.launcher.processes import Identity, end_group, ended, identity_of
+from prime_inference.fleet.launcher.processes import Identity, end_group, ended, identity_of, reap
 from prime_inference.fleet.launcher.state import ProcessRecord
 
 log = logging.getLogger(__name__)
@@ -24,23 +23,25 @@ GRACE_SECONDS = 30.0  # Dynamo finishes answers after SIGTERM; Kubernetes waits 
 class Keeper:
     """Starts a process unless it runs already, and again whenever it ends.
 
-    `start` starts it and `started` is called after each start, with the record changed.
-    `responds` is asked while it runs; a process that answered once and then misses
+    `start` starts it and gives its id; `started` is called after each start, with the record
+    changed. `responds` is asked while it runs; a process that answered once and then misses
     `PROBES_MISSED` questions is killed, since a frozen one helps nobody.
     """
 
     def __init__(
         self,
         record: ProcessRecord,
-        start: Callable[[ProcessRecord], subprocess.Popen[bytes]],
+        start: Callable[[ProcessRecord], int],
         started: Callable[[], None],
         responds: Callable[[ProcessRecord], Awaitable[bool]],
+        *,
+        probe_seconds: float = PROBE_EVERY_SECONDS,
     ) -> None:
         self.record = record
         self._start = start
         self._started = started
         self._responds = responds
-        self._child: subprocess.Popen[bytes] | None = None
+        self._probe_seconds = probe_seconds
         self._task: asyncio.Task[None] | None = None
         self.state: ProcessState = "waiting"
         self.restarts = 0
@@ -76,7 +77,7 @@ class Keeper:
         identity = self.record.identity
         if identity is not None:
             await end_group(identity, grace_seconds)
-        self._reap()
+            reap(identity.pid)
         self.record.pid = 0
 
     async def _keep(self) -> None:
@@ -102,8 +103,8 @@ class Keeper:
         identity = self.record.identity
         if identity is not None and identity.alive:
             return identity
-        self._child = self._start(self.record)
-        identity = identity_of(self._child.pid) or Identity(self._child.pid, 0)
+        pid = self._start(self.record)
+        identity = identity_of(pid) or Identity(pid, 0)  # 0: it has ended already
         self.record.pid, self.record.started = identity.pid, identity.started
         self._started()
         return identity
@@ -113,7 +114,7 @@ class Keeper:
         end = asyncio.ensure_future(ended(identity))
         answered, missed = False, 0
         try:
-            while not (await asyncio.wait({end}, timeout=PROBE_EVERY_SECONDS))[0]:
+            while not (await asyncio.wait({end}, timeout=self._probe_seconds))[0]:
                 if await self._responds(self.record):
                     answered, missed = True, 0
                 elif answered:
@@ -123,8 +124,3 @@ class Keeper:
                     return
         finally:
             end.cancel()
-
-    def _reap(self) -> None:
-        """Take the exit status of a child of ours, so that it does not stay a zombie."""
-        if self._child is not None and self._child.poll() is not None:
-            self._child = None

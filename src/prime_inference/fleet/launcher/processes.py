@@ -12,8 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,19 +50,26 @@ def identity_of(pid: int) -> Identity | None:
 
 
 def start(
-    argv: Sequence[str], environment: Mapping[str, str], log: Path, *, fleet: str, name: str
-) -> subprocess.Popen[bytes]:
-    """Start a process group that writes to `log`. Raises OSError."""
+    argv: list[str], environment: Mapping[str, str], log: Path, *, fleet: str, name: str
+) -> int:
+    """Start a process group that writes to `log`; its id. Raises OSError.
+
+    No object of the standard library's is kept for it: those want to see their child end.
+    """
     told = {**os.environ, **environment, FLEET: fleet, PROCESS: name}
     with log.open("ab") as output:
-        return subprocess.Popen(
-            argv,
-            env=told,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
+            (os.POSIX_SPAWN_DUP2, output.fileno(), 2),
+        ]
+        return os.posix_spawnp(argv[0], argv, told, file_actions=actions, setsid=True)
+
+
+def reap(pid: int) -> None:
+    """Take the exit status of a child that has ended, so that it does not stay a zombie."""
+    with contextlib.suppress(ChildProcessError):  # the child of another supervisor
+        os.waitpid(pid, os.WNOHANG)
 
 
 def find(fleet: str) -> dict[str, list[Identity]]:
