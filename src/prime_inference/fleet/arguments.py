@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from prime_inference.fleet.hardware import GPUS
-from prime_inference.fleet.spec import PoolSpec, Spec
+from prime_inference.fleet.spec import PoolSpec, RouterSpec, Spec
 
 DATA_PARALLEL_PORT = 13_345  # ranks of one replica find each other here
 KV_EVENTS_PORT = 5557  # vLLM's own default
@@ -51,15 +51,21 @@ def frontend_arguments(spec: Spec, *, host: str, port: int) -> list[str]:
     if router.mode == "kv":
         result += [
             "--kv-cache-block-size", str(spec.kv.block_tokens),
-            "--router-kv-overlap-score-credit", str(router.overlap_credit),
-            "--router-host-cache-hit-weight", str(router.host_hit_weight),
-            "--router-temperature", str(router.temperature),
+            *_changed(router, "overlap_credit", "--router-kv-overlap-score-credit"),
+            *_changed(router, "host_hit_weight", "--router-host-cache-hit-weight"),
+            *_changed(router, "temperature", "--router-temperature"),
         ]  # fmt: skip
         if spec.engine == "llama.cpp":
             result.append("--no-router-kv-events")  # it does not tell what it keeps
     if router.session_affinity_seconds:
         result += ["--router-session-affinity-ttl-secs", str(router.session_affinity_seconds)]
     return result
+
+
+def _changed(router: RouterSpec, field: str, flag: str) -> list[str]:
+    """The flag where it says other than Dynamo's default: some are about to be renamed."""
+    value = getattr(router, field)
+    return [] if value == getattr(RouterSpec(), field) else [flag, str(value)]
 
 
 def worker_module(spec: Spec) -> str:
