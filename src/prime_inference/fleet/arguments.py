@@ -246,7 +246,6 @@ def _local(spec: Spec, pool: PoolSpec, source: str) -> list[str]:
         "--slots", str(pool.sequences),
         "--context-tokens", str(spec.model.context_tokens),
         "--block-size", str(spec.kv.block_tokens),
-        "--migration-limit", str(spec.router.migration_limit),
     ]  # fmt: skip
 
 

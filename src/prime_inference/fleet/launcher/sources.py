@@ -17,8 +17,8 @@ def model_source(spec: Spec, folder: Path, base: Path) -> str:
     source = spec.model.source
     if spec.engine == "mocker" and source == "bytes":
         return str(write_byte_model(folder / "bytes", spec.model.context_tokens))
-    if spec.engine == "vllm" and not source.startswith("."):
-        return source
+    if not source.startswith((".", "/")):
+        return source  # a name that the engine knows
     path = (base / source).absolute()
     if not path.exists():
         raise SpecMalformed(f"{spec.name}: model.source {source!r}: there is no {path}.")
