@@ -46,10 +46,19 @@ def documents(fleet: Fleet, datacenter: str, namespace: str = "default") -> list
         raise FleetRefused(f"{fleet.name} has no deployment in {datacenter!r}.")
     result: list[Document] = []
     for one in here:
-        result += [graph(one, namespace), *_policies(one, namespace), *_host_tier(one, namespace)]
+        result += deployment_documents(one, namespace)
     if fleet.gateway.enabled:
         result += _gateway(fleet, datacenter, namespace)
     return result
+
+
+def deployment_documents(deployment: PlannedDeployment, namespace: str) -> list[Document]:
+    """The graph, who may talk to it, and its second cache tier. Raises FleetRefused."""
+    return [
+        graph(deployment, namespace),
+        *_policies(deployment, namespace),
+        *_host_tier(deployment, namespace),
+    ]
 
 
 def graph(deployment: PlannedDeployment, namespace: str) -> Document:
@@ -67,9 +76,9 @@ def graph(deployment: PlannedDeployment, namespace: str) -> Document:
     }
 
 
-def frontend_url(deployment: PlannedDeployment, namespace: str) -> str:
-    """Where the operator's service for the frontend answers inside of the cluster."""
-    return f"http://{deployment.id}-frontend.{namespace}.svc:{FRONTEND_PORT}/v1"
+def frontend_url(name: str, namespace: str) -> str:
+    """Where the operator's service for a graph's frontend answers inside of the cluster."""
+    return f"http://{name}-frontend.{namespace}.svc:{FRONTEND_PORT}/v1"
 
 
 # -- the graph
@@ -198,7 +207,7 @@ def _policy(name: str, namespace: str, selector: Document, ingress: list[Documen
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(name, namespace, {}),
+        "metadata": _metadata(name, namespace, selector["matchLabels"]),
         "spec": {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress},
     }
 
@@ -278,7 +287,7 @@ def _reachable(fleet: Fleet, datacenter: str, namespace: str) -> list[ReadyDeplo
     templates = {entry.id: entry.frontend_url for entry in fleet.datacenters}
     found = []
     for one in sorted(fleet.deployments, key=lambda one: one.datacenter != datacenter):
-        url = frontend_url(one, namespace)
+        url = frontend_url(one.id, namespace)
         if one.datacenter != datacenter:
             if not templates[one.datacenter]:
                 continue  # nobody said how to get there

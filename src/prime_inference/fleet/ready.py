@@ -32,11 +32,11 @@ class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
     routes: tuple[str, ...] = ("chat/completions", "completions")
 
     @classmethod
-    def of(cls, deployment: PlannedDeployment, base_url: str) -> Self:
-        """A deployment whose frontend answers at `base_url`."""
+    def of(cls, deployment: PlannedDeployment, base_url: str, name: str = "") -> Self:
+        """A deployment, or its instance `name`, whose frontend answers at `base_url`."""
         spec = deployment.spec
         return cls(
-            id=deployment.id,
+            id=name or deployment.id,
             model=spec.model.id,
             revision=spec.model.revision,
             datacenter=deployment.datacenter,

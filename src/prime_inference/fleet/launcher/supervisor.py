@@ -113,6 +113,18 @@ class Supervisor:
         self._write_list()
         await one.drain()
 
+    def add(self, planned: PlannedDeployment) -> None:
+        """Start one more deployment; one of that name is left as it is."""
+        if planned.id not in self._deployments:
+            self._deployments[planned.id] = self._deployment(planned)
+            self._deployments[planned.id].up()
+
+    async def remove(self, deployment: str) -> None:
+        """Drain a deployment and forget it."""
+        await self.drain(deployment)
+        del self._deployments[deployment], self._state.deployments[deployment]
+        self._save()
+
     async def restart(self, deployment: str, process: str | None) -> None:
         await self._find(deployment).restart(process, READY_SECONDS)
 
