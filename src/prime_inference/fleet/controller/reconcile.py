@@ -115,26 +115,21 @@ def _one(
         decision.listed.append(current)
         decision.drains += old
         return
-    if current is not None or not old:
-        decision.listed += [one for one in old if one.state == "ready"]
-        if current is None and not mine:
+    # of several that are out of date one goes on serving; the others only take up room
+    keep = next((one for one in old if one.state == "ready"), None)
+    surplus = [one for one in old if one is not keep]
+    serving[planned.spec.model.id] -= sum(one.state == "ready" for one in surplus)
+    decision.drains += surplus
+    if keep is None:
+        if not mine:
             decision.starts.append(Start(instance_name(planned, content), content, planned))
         return
-    if room.get(planned.datacenter, 0) > 0:
-        room[planned.datacenter] -= 1
-        decision.starts.append(Start(instance_name(planned, content), content, planned))
-    elif _may_go_first(old, serving[planned.spec.model.id], no_room_ever=no_room_ever):
-        serving[planned.spec.model.id] -= sum(one.state == "ready" for one in old)
-        decision.drains += old
-        return
-    decision.listed += [one for one in old if one.state == "ready"]
-
-
-def _may_go_first(old: list[Found], serving: int, *, no_room_ever: bool) -> bool:
-    """Whether the old ones are ended before the new one starts.
-
-    Always, if none of them serves; else only where there will never be room for both, and
-    while another deployment of the model serves.
-    """
-    ready = sum(one.state == "ready" for one in old)
-    return not ready or (no_room_ever and serving > ready)
+    if current is None and not surplus:
+        if room.get(planned.datacenter, 0) > 0:
+            room[planned.datacenter] -= 1
+            decision.starts.append(Start(instance_name(planned, content), content, planned))
+        elif no_room_ever and serving[planned.spec.model.id] > 1:
+            serving[planned.spec.model.id] -= 1
+            decision.drains.append(keep)  # another deployment of the model serves meanwhile
+            return
+    decision.listed.append(keep)
