@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from prime_inference.fleet.controller.datacenter import Datacenter, DatacenterUnreachable
 from prime_inference.fleet.controller.reconcile import (
@@ -18,10 +19,14 @@ from prime_inference.fleet.controller.reconcile import (
     digest,
     reconcile,
 )
+from prime_inference.fleet.controller.scaling import Scaling
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.ready import ReadyDeployment
 
 log = logging.getLogger(__name__)
+
+InFlight = Callable[[Found], Awaitable[int | None]]
+"""Requests that an instance works on; None where it does not say."""
 
 Publish = Callable[[list[ReadyDeployment]], None]
 
@@ -38,12 +43,19 @@ class Controller:
         publish: Publish,
         *,
         surge: Mapping[str, int] | None = None,
+        scaling: Scaling | None = None,
+        in_flight: InFlight | None = None,
+        now: Callable[[], float] = time.monotonic,
         notice_seconds: float = NOTICE_SECONDS,
     ) -> None:
         self._datacenters = {one.id: one for one in datacenters}
         self._publish = publish
         self._surge = surge if surge is not None else dict.fromkeys(self._datacenters, 1)
         self._notice_seconds = notice_seconds
+        self._scaling = scaling
+        self._in_flight = in_flight
+        self._now = now
+        self._fleet: Sequence[PlannedDeployment] = ()
         self._wanted: dict[str, tuple[PlannedDeployment, str]] = {}
         self._known: dict[str, Sequence[Found]] = dict.fromkeys(self._datacenters, ())
         self._silent: set[str] = set()
@@ -52,8 +64,10 @@ class Controller:
 
     def want(self, fleet: Sequence[PlannedDeployment]) -> None:
         """Replace what is wanted. Digests are taken here, once for each change."""
+        self._fleet = fleet
         self._wanted = {}
-        for planned in fleet:
+        extra = self._scaling.extra if self._scaling is not None else []
+        for planned in [*fleet, *extra]:
             content = digest(planned)
             self._wanted[planned.id] = (planned, content)
             self._plans[content] = planned
@@ -71,6 +85,7 @@ class Controller:
     async def step(self) -> Decision:
         """One look and what follows from it."""
         await asyncio.gather(*(self._look(one) for one in self._datacenters.values()))
+        await self._scale()
         kept = {one.content for one in self.found} | {one[1] for one in self._wanted.values()}
         self._plans = {name: plan for name, plan in self._plans.items() if name in kept}
         decision = reconcile(self._wanted.values(), self.found, surge=self._surge)
@@ -82,6 +97,16 @@ class Controller:
             *(self._start(one) for one in decision.starts),
         )
         return decision
+
+    async def _scale(self) -> None:
+        """Want more of what is full, less of what is idle. Counting costs a request each."""
+        if self._scaling is None or self._in_flight is None:
+            return
+        ready = [one for one in self.found if one.state == "ready"]
+        counts = await asyncio.gather(*(self._in_flight(one) for one in ready))
+        busy = {one.name: count or 0 for one, count in zip(ready, counts, strict=True)}
+        if self._scaling.decide(self._now(), self._fleet, self.found, busy):
+            self.want(self._fleet)
 
     async def _look(self, datacenter: Datacenter) -> None:
         try:

@@ -30,6 +30,7 @@ DEPLOYMENT = "inference.prime/deployment-id"
 CONTENT = "inference.prime/content"
 MODEL = "inference.prime/model"  # an annotation: a model's id has a slash, which no label may
 AGAIN_SECONDS = 1.0
+WATCH_AGAIN_SECONDS = 0.1  # a server that ends every watch at once is asked ten times a second
 ATTEMPTS = 3  # of a write that meets somebody else's
 
 
@@ -119,7 +120,7 @@ class KubernetesDatacenter:
                     self._graphs.pop(graph["metadata"]["name"], None)
                 elif kind != "BOOKMARK":
                     self._graphs[graph["metadata"]["name"]] = graph
-            await asyncio.sleep(0)  # a server that ends every watch at once is not ours alone
+            await asyncio.sleep(WATCH_AGAIN_SECONDS)
 
     @property
     def _selector(self) -> str:
