@@ -116,7 +116,7 @@ async def test_later_turns_land_where_their_prefix_is_and_sessions_stay(fleet):
     url = f"{await fleet.frontend('tiny-a')}/chat/completions"
     rng = random.Random(1)
     for session in range(6):
-        words = "".join(rng.choice("abcdefgh ") for _ in range(1500))
+        words = "".join(rng.choice("abcdefgh ") for _ in range(4000))
         messages = [{"role": "system", "content": words}]
         seen = []
         for turn in range(4):
@@ -138,6 +138,10 @@ async def test_later_turns_land_where_their_prefix_is_and_sessions_stay(fleet):
         assert min(hit_rates[1:]) >= 0.9, hit_rates
         assert len({one["worker_id"]["prefill_worker_id"] for one in seen}) == 1
         assert len({one["worker_id"]["decode_worker_id"] for one in seen}) == 1
+    status = await ask(fleet.folder, Command("caches"))
+    report = {one["id"]: one["caches"] for one in status["deployments"]}["tiny-a"]
+    assert 0.6 < report["hit_rate"] < 0.8  # three turns of four
+    assert report["queue_seconds"] is not None
 
 
 async def test_the_gateway_serves_from_both_datacenters(fleet):

@@ -133,6 +133,48 @@ def status(
     _tell(fleet, state_dir, output, plain=plain, verb="status")
 
 
+CACHES_EPILOG = json_help(
+    STATUS_SHAPE + " with, in each deployment, caches: {prompt_tokens, cached_tokens, hit_rate,"
+    " host_queries, host_hits, host_hit_rate, queue_seconds, transfer_seconds}; null: not said"
+)
+
+
+@app.command(cls=Command, epilog=CACHES_EPILOG)
+def caches(
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print Prometheus' text format instead.")
+    ] = False,
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Show how well the KV caches serve each deployment: hits, second tier, waits, transfers.
+
+    Examples:
+      prime inference fleet caches
+      prime inference fleet caches --prometheus
+    """
+    from prime_inference.fleet.launcher import control
+
+    terminal = Terminal(plain=plain)
+    with _explained():
+        folder = _folder(fleet, state_dir)
+        status = _run(control.ask(folder, control.Command("caches")))
+    if prometheus:
+        terminal.answer(_prometheus_text(status))
+    elif output == "json":
+        terminal.json(status)
+    else:
+        names = ("hit_rate", "host_hit_rate", "queue_seconds", "transfer_seconds")
+        columns = [Column("deployment"), *(Column(name, "right") for name in names)]
+        rows = [
+            [one["id"], *(_number(one["caches"][name]) for name in names)]
+            for one in status["deployments"]
+        ]
+        terminal.table(status["fleet"], columns, rows)
+
+
 @app.command(cls=Command, epilog=STATUS_EPILOG)
 def scale(
     deployment: DeploymentId,
@@ -356,6 +398,30 @@ def _show(terminal: Terminal, status: Status, output: str) -> None:
     if gateway is not None:
         terminal.line(f"gateway  {gateway['base_url']}  {gateway['state']}")
         terminal.line(f"API key  {gateway['api_key']}")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _prometheus_text(status: Status) -> str:
+    import msgspec
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from prime_inference.fleet.caches import CacheReport, families
+
+    reports = [
+        (one["id"], one["datacenter"], msgspec.convert(one["caches"], CacheReport))
+        for one in status["deployments"]
+    ]
+
+    class Reports:
+        def collect(self) -> Iterator[Any]:
+            return families(reports)
+
+    registry = CollectorRegistry()
+    registry.register(Reports())
+    return generate_latest(registry).decode()
 
 
 def _state_dir(given: Path | None) -> Path:

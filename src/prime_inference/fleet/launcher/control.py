@@ -20,7 +20,7 @@ MAX_LINE_BYTES = 4 * 1024 * 1024  # the status of ten thousand workers is 1.5 MB
 class Command(Struct, frozen=True, forbid_unknown_fields=True):
     """What is asked."""
 
-    verb: Literal["status", "scale", "drain", "restart", "down"]
+    verb: Literal["status", "caches", "scale", "drain", "restart", "down"]
     deployment: str = ""
     role: str = ""
     replicas: int = 0
@@ -48,6 +48,8 @@ async def carry_out(supervisor: Supervisor, command: Command) -> Reply:
                 status = await supervisor.status()
                 await supervisor.down()
                 return Reply(status=status)
+            case "caches":
+                return Reply(status=await supervisor.caches())
             case "status":
                 pass
     except FleetError as error:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from prime_inference.fleet.caches import CacheReport, cache_report
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
@@ -70,6 +71,16 @@ class RunningDeployment:
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.record.port}/v1"
+
+    async def caches(self) -> CacheReport:
+        """How well its caches serve it, asked now."""
+        ports = {name: keeper.record.process.port for name, keeper in self._keepers.items()}
+        frontend = ports.pop("frontend", 0)
+        texts = await asyncio.gather(*map(self._prober.metrics, [frontend, *ports.values()]))
+        try:
+            return cache_report(texts[0], texts[1:])
+        except ValueError:  # another program took the port of a process that is down
+            return CacheReport()
 
     def ready(self) -> ReadyDeployment:
         return ReadyDeployment.of(self.planned, self.base_url)

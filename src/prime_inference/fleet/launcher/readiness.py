@@ -39,14 +39,18 @@ class Prober:
             return False
         return True
 
+    async def metrics(self, port: int) -> str:
+        """What a process counts, in Prometheus' text; empty where it does not answer."""
+        try:
+            return (await self._client.get(f"http://127.0.0.1:{port}/metrics")).text
+        except httpx.HTTPError:
+            return ""
+
     async def in_flight(self, port: int) -> int | None:
         """Requests a frontend works on; None where it does not say."""
-        try:
-            answer = await self._client.get(f"http://127.0.0.1:{port}/metrics")
-        except httpx.HTTPError:
-            return None
         name = "dynamo_frontend_inflight_requests{"
-        lines = [line for line in answer.text.splitlines() if line.startswith(name)]
+        text = await self.metrics(port)
+        lines = [line for line in text.splitlines() if line.startswith(name)]
         return round(sum(float(line.rpartition(" ")[2]) for line in lines)) if lines else None
 
 

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from prime_inference.fleet.errors import FleetRefused, FleetRunning
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes
@@ -103,6 +105,18 @@ class Supervisor:
             "gateway": self._gateway_status(),
             "deployments": [self._deployment_status(one) for one in self._deployments.values()],
         }
+
+    async def caches(self) -> dict[str, Any]:
+        """`status`, with what every deployment's caches did."""
+        status = await self.status()
+        ones = list(self._deployments.values())
+        reports = await asyncio.gather(*(one.caches() for one in ones))
+        for entry, report in zip(status["deployments"], reports, strict=True):
+            entry["caches"] = msgspec.to_builtins(report) | {
+                "hit_rate": report.hit_rate,
+                "host_hit_rate": report.host_hit_rate,
+            }
+        return status
 
     async def scale(self, deployment: str, role: str, replicas: int) -> None:
         await self._find(deployment).scale(role, replicas)
