@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 import pytest
@@ -105,6 +106,34 @@ def test_the_content_of_a_deployment_names_its_instance():
     assert digest(OLD) != digest(NEW)
     assert digest(OLD) != digest(planned("x", datacenter="b"))
     assert instance_name(OLD, digest(OLD)).startswith("x-")
+
+
+def calls_of(work):
+    """Calls that `work` makes, of Python's functions and of built-in ones."""
+    count = 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_twice_the_fleet_is_twice_the_work(version):
+    """Whether nothing changed or everything did."""
+
+    def calls(size):
+        there = [found(planned(f"d{at}")) for at in range(size)]
+        wanted = want(*(planned(f"d{at}", version) for at in range(size)))
+        return calls_of(lambda: reconcile(wanted, there, surge={"a": size}))
+
+    assert calls(400) < 2.2 * calls(200)
 
 
 # -- random histories
