@@ -45,7 +45,7 @@ def runtime_environment(discovery: Path) -> dict[str, str]:
         "DYN_TCP_RESPONSE_STREAM_HOST": LOOPBACK,
         "DYN_EVENT_PLANE_HOST": LOOPBACK,
         "DYN_SYSTEM_HOST": LOOPBACK,
-        "DYN_LOG": "info",
+        "DYN_LOG": "warn",  # at info the router writes a line for each request
         "HF_HUB_OFFLINE": "1",  # models are folders here; nothing is fetched
         "TRANSFORMERS_OFFLINE": "1",
     }

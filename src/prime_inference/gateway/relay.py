@@ -69,6 +69,7 @@ class StreamRelay:
             model=self._operation.model,
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
+            alternatives=self._operation.alternatives,
         )
         return self._stream
 

@@ -101,13 +101,14 @@ class Statistics(msgspec.Struct, frozen=True):
     median_input: float
     median_output: float
     median_new: float
+    mean_new: float
     reusable: float
     sessions_with_subagents: float
 
 
 def statistics(workload: Workload) -> Statistics:
     """Medians over requests; `reusable` is the share of input tokens that an unlimited cache
-    would hold, `median_new` the median of what it would not."""
+    would hold, `median_new` and `mean_new` are of what it would not."""
     inputs: list[float] = []
     outputs: list[float] = []
     new: list[float] = []
@@ -124,6 +125,7 @@ def statistics(workload: Workload) -> Statistics:
         median_input=percentile(inputs, 50),
         median_output=percentile(outputs, 50),
         median_new=percentile(new, 50),
+        mean_new=sum(new) / len(new) if new else 0.0,
         reusable=1 - sum(new) / total if total else 0.0,
         sessions_with_subagents=parents / len(workload.sessions) if workload.sessions else 0.0,
     )

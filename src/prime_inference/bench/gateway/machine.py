@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ class Machine(msgspec.Struct, frozen=True):
     cores: int
     memory_gib: float
     kernel: str
-    python: str
+    python: str  # version and build: with PGO and LTO a gateway is about 15 % faster
     load_average: float
 
 
@@ -30,7 +31,7 @@ def describe() -> Machine:
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         kernel=platform.release(),
-        python=platform.python_version(),
+        python=" ".join(sys.version.split()),
         load_average=round(os.getloadavg()[0], 2),
     )
 

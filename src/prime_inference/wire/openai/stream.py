@@ -23,6 +23,7 @@ from prime_inference.wire.openai.answers import (
     decode_answer,
     usage_object,
 )
+from prime_inference.wire.openai.logprobs import keep_alternatives
 
 Shape = Literal["chat", "text"]
 """Chat completions (deltas of messages) or completions (pieces of text)."""
@@ -78,6 +79,7 @@ class AnswerStream:
         model: str,
         include_usage: bool = False,
         choices: int = 1,
+        alternatives: int | None = None,  # of each token's logprobs; None: they stay as they come
     ) -> None:
         self._shape: Shape = shape
         head = _encoder.encode(
@@ -87,6 +89,7 @@ class AnswerStream:
         self._include_usage = include_usage
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._states = [ChoiceState() for _ in range(choices)]
+        self._alternatives = alternatives
         self._counted = 0
         self._reported: Usage | None = None
         self.committed = False
@@ -109,6 +112,8 @@ class AnswerStream:
         answer = decode_answer(data)
         if answer.failed:
             raise UpstreamFailure("The model's engine reported an error in mid-answer.")
+        if self._alternatives is not None:
+            keep_alternatives(answer, self._alternatives)
         self._count(answer)
         pieces = [piece for choice in answer.choices if (piece := self._choice(choice))]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
