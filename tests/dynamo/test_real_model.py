@@ -110,6 +110,8 @@ async def test_the_answer_is_the_models_own_word_for_word(gateway, engine):
             f"{engine.base_url}/chat/completions",
             json={"model": MODEL, "messages": MESSAGES, "top_k": 0, "min_p": 0, **fields},
         )
+    assert own.status_code == 200, own.text
+    assert "choices" in answer, answer
     theirs = own.json()
     text = answer["choices"][0]["message"]["content"]
     assert text

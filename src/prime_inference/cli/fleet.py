@@ -34,7 +34,7 @@ T = TypeVar("T")
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Datacenters: describe, start, watch.")
 
 STATUS_SHAPE = (
-    "{fleet, folder, gateway: {state, pid, base_url, control_url, api_key, restarts} or null,"
+    "{fleet, folder, gateway: {state, ready, pid, base_url, control_url, api_key, restarts} or null,"
     " deployments: [{id, model, datacenter, wanted, state, base_url, replicas, workers,"
     " processes: [{name, state, pid, port, restarts}, ...]}, ...]}"
 )
@@ -255,13 +255,14 @@ def down(
         terminal.success(f"{folder.folder.name} is down")
 
 
-@app.command(cls=Command)
+@app.command(cls=Command, epilog=json_help("{PROCESS: [line, ...], ...}"))
 def logs(
     deployment: DeploymentId,
     process: Annotated[str | None, typer.Argument(help="One process. Default: all.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Last lines of each.")] = 20,
     fleet: FleetName = None,
     state_dir: StateDir = None,
+    output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
     """Show the last lines that processes wrote.
@@ -277,12 +278,14 @@ def logs(
     files = sorted(folder.logs.glob(pattern))
     if not files:
         raise FleetFailed(f"There is no log {pattern} in {folder.logs}.")
-    for file in files:
-        terminal.note(f"== {file.name}")
-        with file.open("rb") as content:
-            content.seek(max(0, file.stat().st_size - lines * 1000))  # longer lines are rare
-            for line in content.read().decode(errors="replace").splitlines()[-lines:]:
-                terminal.line(line)
+    last = {file.name.split(".")[1]: _last_lines(file, lines) for file in files}
+    if output == "json":
+        terminal.json(last)
+        return
+    for name, written in last.items():
+        terminal.note(f"== {deployment}/{name}")
+        for line in written:
+            terminal.line(line)
 
 
 @app.command(cls=Command, epilog=json_help("kubernetes: a List of objects for kubectl apply"))
@@ -396,8 +399,15 @@ def _show(terminal: Terminal, status: Status, output: str) -> None:
     terminal.table(status["fleet"], columns, rows)
     gateway = status["gateway"]
     if gateway is not None:
-        terminal.line(f"gateway  {gateway['base_url']}  {gateway['state']}")
+        state = "ready" if gateway["ready"] else gateway["state"]
+        terminal.line(f"gateway  {gateway['base_url']}  {state}")
         terminal.line(f"API key  {gateway['api_key']}")
+
+
+def _last_lines(file: Path, count: int) -> list[str]:
+    with file.open("rb") as content:
+        content.seek(max(0, file.stat().st_size - count * 1000))  # longer lines are rare
+        return content.read().decode(errors="replace").splitlines()[-count:]
 
 
 def _number(value: float | None) -> str:

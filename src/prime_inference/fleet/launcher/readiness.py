@@ -39,6 +39,13 @@ class Prober:
             return False
         return True
 
+    async def succeeds(self, port: int, path: str) -> bool:
+        """Whether the answer there is a success."""
+        try:
+            return (await self._client.get(f"http://127.0.0.1:{port}{path}")).is_success
+        except httpx.HTTPError:
+            return False
+
     async def metrics(self, port: int) -> str:
         """What a process counts, in Prometheus' text; empty where it does not answer."""
         try:

@@ -50,10 +50,8 @@ async def supervise(
 def is_ready(status: Status) -> bool:
     """Whether every deployment that is wanted is whole, and the gateway answers."""
     gateway = status["gateway"]
-    up = gateway is None or (gateway["state"] == "running" and gateway["api_key"])
-    return bool(up) and all(
-        one["state"] == "ready" or not one["wanted"] for one in status["deployments"]
-    )
+    up = gateway is None or gateway["ready"]
+    return up and all(one["state"] == "ready" or not one["wanted"] for one in status["deployments"])
 
 
 async def until_ready(folder: StateFolder, seconds: float) -> Status:

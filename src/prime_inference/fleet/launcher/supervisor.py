@@ -51,6 +51,7 @@ class Supervisor:
         self._state = FleetState(str(self._file))
         self._deployments: dict[str, RunningDeployment] = {}
         self._gateway: Keeper | None = None
+        self._gateway_ready = False  # it answers, and knows a deployment
         self._lock: int | None = None
         self._looking: asyncio.Task[None] | None = None
         self._listed: list[Any] | None = None
@@ -196,6 +197,9 @@ class Supervisor:
         while True:
             await asyncio.gather(*(one.look() for one in self._deployments.values()))
             self._write_list()
+            if self._gateway is not None:
+                port = self._gateway.record.process.port
+                self._gateway_ready = await self._prober.succeeds(port, "/ready")
             await asyncio.sleep(LOOK_SECONDS)
 
     def _write_list(self) -> None:
@@ -230,6 +234,7 @@ class Supervisor:
         process = self._gateway.record.process
         return {
             "state": self._gateway.state,
+            "ready": self._gateway_ready,
             "pid": self._gateway.record.pid,
             "base_url": gateway.base_url(process),
             "control_url": f"http://127.0.0.1:{process.port}",
