@@ -34,8 +34,8 @@ T = TypeVar("T")
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Datacenters: describe, start, watch.")
 
 STATUS_SHAPE = (
-    "{fleet, folder, gateway: {state, ready, pid, base_url, control_url, api_key, restarts} or null,"
-    " deployments: [{id, model, datacenter, wanted, state, base_url, replicas, workers,"
+    "{fleet, folder, gateway: {state, ready, pid, base_url, control_url, api_key, restarts}"
+    " or null, deployments: [{id, model, datacenter, wanted, state, base_url, replicas, workers,"
     " processes: [{name, state, pid, port, restarts}, ...]}, ...]}"
 )
 STATUS_EPILOG = json_help(STATUS_SHAPE)
