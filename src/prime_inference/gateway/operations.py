@@ -88,6 +88,7 @@ class Operation(Struct, frozen=True, gc=False):
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
     message_name: str = ""  # path of the first message's name, where one has any
+    session: str | None = None  # what the client calls the conversation
 
     @property
     def alternatives(self) -> int | None:
@@ -169,6 +170,7 @@ def chat_operation(request: ChatRequest) -> Operation:
         schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
         message_name=_message_name(request),
+        session=request.prompt_cache_key,
     )
 
 
@@ -189,6 +191,7 @@ def completion_operation(request: CompletionRequest) -> Operation:
         content={"prompt": request.prompt},
         schema_alternatives=0,
         check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
+        session=request.prompt_cache_key,
     )
 
 
