@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -128,6 +128,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_reasons():
         plan_of("glm-5.3-h200", hardware={"gpu": "h100"})
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10**8), st.integers(0, 4), st.integers(1, 10**6))
 def test_usable_cache_lies_between_one_rank_and_all(tokens, power, history):
     parallel = Parallelism("DEP", 2**power)

@@ -171,7 +171,7 @@ def replace_state(one, state):
     return dataclasses.replace(one, state=state)
 
 
-@settings(max_examples=100, deadline=None, phases=[Phase.generate])
+@settings(max_examples=60, deadline=None, phases=[Phase.generate])
 @given(st.data())
 def test_a_model_that_serves_goes_on_serving_whatever_is_replaced(data):
     """Over any order of changes and progress, with room for `surge` replacements."""
@@ -291,6 +291,7 @@ def test_a_load_between_the_bounds_changes_nothing_for_ever():
         assert watched.after(100, load(60, slots=150, extra=("e1",))) == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=5, max_size=60))
 def test_a_constant_load_never_makes_it_swing(history):
     """After any history a constant load leads to at most one kind of change."""

@@ -9,6 +9,7 @@ from prime_inference.engines.mock import MockEngine
 
 from .running import chat, deployment, running
 
+
 def sessions(engine: MockEngine) -> list[str | None]:
     """Of every request that the engine saw."""
     return [seen.header("x-dynamo-session-id") for seen in engine.requests]

@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from prime_inference.cli.failures import CommandFailed, WrongUsage
+from prime_inference.cli.fleet_view import (
+    last_lines,
+    prometheus_text,
+    show_caches,
+    show_status,
+)
 from prime_inference.cli.options import (
     Command,
     Group,
@@ -23,7 +29,7 @@ from prime_inference.cli.options import (
 )
 from prime_inference.cli.serve import EPILOG as SERVE_EPILOG
 from prime_inference.cli.serve import ControlPort, Host, Port, StateDir, require_ports, run_server
-from prime_inference.cli.terminal import Column, Terminal
+from prime_inference.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from prime_inference.fleet.launcher.run import Status
@@ -95,7 +101,7 @@ def up(
 
     def announce(status: Status) -> None:
         if not silent:
-            _show(terminal, status, output)
+            show_status(terminal, status, output)
         terminal.note(f"ready after {time.monotonic() - began:.1f} s")
 
     with _explained():
@@ -162,17 +168,11 @@ def caches(
         folder = _folder(fleet, state_dir)
         status = _run(control.ask(folder, control.Command("caches")))
     if prometheus:
-        terminal.answer(_prometheus_text(status))
+        terminal.answer(prometheus_text(status))
     elif output == "json":
         terminal.json(status)
     else:
-        names = ("hit_rate", "host_hit_rate", "queue_seconds", "transfer_seconds")
-        columns = [Column("deployment"), *(Column(name, "right") for name in names)]
-        rows = [
-            [one["id"], *(_number(one["caches"][name]) for name in names)]
-            for one in status["deployments"]
-        ]
-        terminal.table(status["fleet"], columns, rows)
+        show_caches(terminal, status)
 
 
 @app.command(cls=Command, epilog=STATUS_EPILOG)
@@ -278,7 +278,7 @@ def logs(
     files = sorted(folder.logs.glob(pattern))
     if not files:
         raise FleetFailed(f"There is no log {pattern} in {folder.logs}.")
-    last = {file.name.split(".")[1]: _last_lines(file, lines) for file in files}
+    last = {file.name.split(".")[1]: last_lines(file, lines) for file in files}
     if output == "json":
         terminal.json(last)
         return
@@ -367,71 +367,7 @@ def _tell(
     with _explained():
         folder = _folder(fleet, state_dir)
         after = _run(control.ask(folder, control.Command(**command)))
-    _show(Terminal(plain=plain), after, output)
-
-
-def _show(terminal: Terminal, status: Status, output: str) -> None:
-    if output == "json":
-        terminal.json(status)
-        return
-    columns = [
-        Column("deployment"),
-        Column("datacenter"),
-        Column("model"),
-        Column("state"),
-        Column("workers"),
-        Column("base URL"),
-    ]
-    rows = [
-        [
-            one["id"],
-            one["datacenter"],
-            one["model"],
-            one["state"],
-            " ".join(
-                f"{role} {one['workers'].get(role, 0)}/{count}"
-                for role, count in one["replicas"].items()
-            ),
-            one["base_url"],
-        ]
-        for one in status["deployments"]
-    ]
-    terminal.table(status["fleet"], columns, rows)
-    gateway = status["gateway"]
-    if gateway is not None:
-        state = "ready" if gateway["ready"] else gateway["state"]
-        terminal.line(f"gateway  {gateway['base_url']}  {state}")
-        terminal.line(f"API key  {gateway['api_key']}")
-
-
-def _last_lines(file: Path, count: int) -> list[str]:
-    with file.open("rb") as content:
-        content.seek(max(0, file.stat().st_size - count * 1000))  # longer lines are rare
-        return content.read().decode(errors="replace").splitlines()[-count:]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _prometheus_text(status: Status) -> str:
-    import msgspec
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    from prime_inference.fleet.caches import CacheReport, families
-
-    reports = [
-        (one["id"], one["datacenter"], msgspec.convert(one["caches"], CacheReport))
-        for one in status["deployments"]
-    ]
-
-    class Reports:
-        def collect(self) -> Iterator[Any]:
-            return families(reports)
-
-    registry = CollectorRegistry()
-    registry.register(Reports())
-    return generate_latest(registry).decode()
+    show_status(Terminal(plain=plain), after, output)
 
 
 def _state_dir(given: Path | None) -> Path:
