@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls test-dynamo quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -99,6 +99,16 @@ CRASH ?=
 SEEDS ?= 500
 SEED_START ?= 0
 
+.envs/dynamo/ready: requirements/dynamo.txt
+	@echo "setting up .envs/dynamo with NVIDIA Dynamo ..."
+	@$(PYTHON) -m venv .envs/dynamo
+	@.envs/dynamo/bin/pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r $<
+	@.envs/dynamo/bin/pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and a real model through one
+	PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/dynamo/bin/python $(BIN)/python -m pytest tests/dynamo
+
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
 
@@ -133,6 +143,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra grammar -c requirements/dev.txt pyproject.toml -o requirements/grammar.txt
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
+	$(COMPILE) --override requirements/dynamo-overrides.in requirements/dynamo.in -o requirements/dynamo.txt
 	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt
 	for peer in $(PEERS) aiperf; do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
 

@@ -18,6 +18,7 @@ import uvloop
 
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
+from prime_inference.adapters.files.ready_fleet import ReadyFleet
 from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
@@ -85,6 +86,11 @@ ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
         "dimensions", "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "n",
         "parallel_tool_calls", "presence_penalty", "reasoning_effort", "response_format", "seed",
         "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
+    }),
+    "dynamo": frozenset({
+        "frequency_penalty", "logprobs", "min_p", "n", "presence_penalty", "reasoning_effort",
+        "repetition_penalty", "response_format", "seed", "stop", "temperature", "tool_choice",
+        "tools", "top_k", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
         "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
@@ -161,6 +167,14 @@ class GatewayOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetGatewayOptions:
+    """What `prime inference fleet gateway` is told: a list of deployments that may change."""
+
+    listen: ListenOptions
+    deployments: Path  # a file as `fleet.ready` writes it
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """A running server, as announced once it is ready to answer."""
 
@@ -207,6 +221,22 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
     with holding(options.listen.state_dir):
         async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
             announce(endpoint(model.id))
+            await stop()
+
+
+async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> None:
+    """Run a gateway in front of the deployments that a file lists, as it changes."""
+    ready = ReadyFleet(options.deployments, ENGINE_PARAMETERS["dynamo"], time.time)
+    ready.read()
+    catalog = MemoryCatalog(ready.models, ready.deployments)
+    with holding(options.listen.state_dir):
+        async with listening(
+            catalog,
+            options.listen,
+            ready.not_ready,
+            follow=lambda live: ready.follow(live.replace),
+        ) as (endpoint, stop):
+            announce(endpoint(next((model.id for model in catalog.models()), "")))
             await stop()
 
 

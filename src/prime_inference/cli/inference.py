@@ -8,6 +8,7 @@ from prime_inference.cli import (
     bench,
     chat,
     deployments,
+    fleet,
     gateway,
     keys,
     kv,
@@ -15,6 +16,7 @@ from prime_inference.cli import (
     limits,
     mock_engine,
     models,
+    plan,
     prices,
     serve,
     status,
@@ -36,6 +38,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(limits.app, name="limits")
 app.add_typer(prices.app, name="prices")
 app.add_typer(ledger.app, name="ledger")
+app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.add_typer(fleet.app, name="fleet")
 app.add_typer(bench.app, name="bench")
 app.add_typer(kv.app, name="kv")
 app.add_typer(kv.eval_app, name="eval")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-EngineKind = Literal["llama.cpp", "vllm", "openai"]
+EngineKind = Literal["llama.cpp", "vllm", "openai", "dynamo"]
 """Which dialect of OpenAI's API a deployment speaks (see `gateway.dialects`)."""
 
 HealthCheck = Literal["none", "llama.cpp", "vllm", "dynamo"]
