@@ -19,11 +19,12 @@ import uvloop
 
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
+from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.domain.models import Deployment, EngineKind, GatewayParser, Model
 from prime_inference.engines.local.gguf import read_head
-from prime_inference.engines.local.memory import fitting_context, free_memory
+from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
 from prime_inference.engines.local.revision import revision
 from prime_inference.engines.local.supervisor import LocalEngine
 from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
@@ -144,13 +145,24 @@ class Endpoint:
 Announce = Callable[[Endpoint], None]
 
 
+class StoppedAtOnce(Exception):
+    """A second signal, `number`, ended a server that was draining."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a server's coroutine on the event loop that the gateway is made for."""
     uvloop.run(main)
 
 
 async def gateway(options: GatewayOptions, announce: Announce) -> None:
-    """Run a gateway in front of one upstream until it is told to stop."""
+    """Run a gateway in front of one upstream until it is told to stop.
+
+    Raises StoppedAtOnce, StateFolderError, OSError for a port in use.
+    """
     model = Model(
         id=options.model_id,
         revision="unknown",
@@ -172,9 +184,10 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
         tool_parser=options.tool_parser,
     )
     catalog = MemoryCatalog([model], [deployment])
-    async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
-        announce(endpoint(model.id))
-        await stop()
+    with holding(options.listen.state_dir):
+        async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
+            announce(endpoint(model.id))
+            await stop()
 
 
 @contextlib.asynccontextmanager
@@ -187,8 +200,8 @@ async def listening(
     """A gateway's two listeners over `catalog`.
 
     Yields a function that describes the endpoint for a model and one that waits for the
-    signal to stop and then drains. `random` breaks ties between deployments. Raises
-    StateFolderError, OSError for a port in use.
+    signal to stop and then drains, which may raise StoppedAtOnce. `random` breaks ties
+    between deployments. Raises StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
     loop = asyncio.get_running_loop()
@@ -212,8 +225,9 @@ async def listening(
         keep_alive_seconds=options.keep_alive_seconds,
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
-    app = Gateway(Authenticator(keys), inference, ModelsApi(catalog, upstreams, loop.time))
-    public_server = HttpServer(app.handle, render_error, check_head=app.check_head)
+    models_api = ModelsApi(catalog, upstreams, loop.time)
+    app = Gateway(Authenticator(keys), inference, models_api, metrics)
+    public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     control = ControlListener(
         metrics, settlement, lambda: "draining" if public_server.draining else not_ready()
     )
@@ -239,7 +253,9 @@ async def listening(
             await stop_signal.wait()
             log.info("draining: %d requests in flight", public_server.in_flight)
             drain = loop.create_task(public_server.drain(DRAIN_SECONDS))
-            await stop_signal.wait_again(drain)
+            second = await stop_signal.wait_again(drain)
+            if second:
+                raise StoppedAtOnce(second)
 
         _tune_garbage_collection()
         yield endpoint, stop
@@ -271,26 +287,28 @@ class _StopSignal:
     """SIGINT and SIGTERM: the first drains, the next stops at once."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._last = 0
         self._changed = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._received)
+            loop.add_signal_handler(number, self._received, number)
 
-    def _received(self) -> None:
-        self._count += 1
+    def _received(self, number: int) -> None:
+        self._last = number
         self._changed.set()
 
     async def wait(self) -> None:
         await self._changed.wait()
         self._changed.clear()
 
-    async def wait_again(self, drain: asyncio.Task[None]) -> None:
-        """Return when `drain` is done or a second signal came."""
+    async def wait_again(self, drain: asyncio.Task[None]) -> int:
+        """Return 0 when `drain` is done, or the number of a second signal."""
         second = asyncio.ensure_future(self._changed.wait())
         await asyncio.wait({drain, second}, return_when=asyncio.FIRST_COMPLETED)
         second.cancel()
+        drained = drain.done()
         drain.cancel()
+        return 0 if drained else self._last
 
 
 def _authority(host: str, port: int) -> str:
@@ -302,27 +320,39 @@ async def serve(
 ) -> None:
     """Run gateway and local engine until they are told to stop.
 
-    `progress` is told of the download of the default model's weights. Raises
+    `progress` is told of the download of the default model's weights. Raises StoppedAtOnce,
     WeightsUnavailable, NotGguf, NotEnoughMemory, EngineFailed, StateFolderError, OSError for a
     port in use.
     """
+    with holding(options.state_dir):
+        await _serve(options, announce, progress)
+
+
+async def _serve(options: ServeOptions, announce: Announce, progress: Progress) -> None:
     model_file = options.model_file
     if model_file is None:
         model_file = await fetch_in_thread(SMOLLM2_135M, options.cache_dir, progress)
     head = read_head(model_file)
+    free = free_memory()
     context_tokens = options.context_tokens or fitting_context(
         head,
         weights_bytes=model_file.stat().st_size,
         slots=options.slots,
-        free_bytes=free_memory(),
+        free_bytes=free,
     )
+    require_room(head, context_tokens=context_tokens, slots=options.slots, free_bytes=free)
     if context_tokens < head.context_tokens:
         log.warning(
             "a context of %d tokens, not the %d that the model was trained with",
             context_tokens,
             head.context_tokens,
         )
-    engine = LocalEngine(model_file, slots=options.slots, context_tokens=context_tokens)
+    engine = LocalEngine(
+        model_file,
+        slots=options.slots,
+        context_tokens=context_tokens,
+        log_file=options.state_dir / "engine.log",
+    )
     listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
     await engine.start()
     try:

@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import httpx
 import pytest
 
 from prime_inference.cli import private_server
@@ -22,6 +24,7 @@ from .conftest import COMMAND, Prime
 
 INFERENCE = [*COMMAND, "inference"]
 FREE_PORTS = ["--port", "0", "--control-port", "0"]
+MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
@@ -39,6 +42,12 @@ def announced(stdout: IO[bytes] | None) -> dict[str, Any]:
     document = json.loads(stdout.readline())
     assert isinstance(document, dict)
     return document
+
+
+def behave(engine: str, behaviour: str) -> None:
+    """From now on the engine treats every request like this."""
+    url = f"{engine.removesuffix('/v1')}/mock/behaviour"
+    httpx.post(url, json={"behaviour": behaviour}).raise_for_status()
 
 
 def gateway(engine: str, *args: str) -> list[str]:
@@ -85,6 +94,71 @@ def test_a_person_is_shown_url_key_and_a_snippet(engine: str, environment: dict[
     compile("\n".join(line.removeprefix("  ") for line in snippet.splitlines()), "snippet", "exec")
     assert "pi_live_" in text
     assert "/api/v1" in text
+
+
+def test_a_second_server_of_one_state_folder_does_not_start(
+    engine: str, environment: dict[str, str], home: Path
+):
+    command = gateway(engine, "-o", "json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        first = announced(process.stdout)
+        second = subprocess.run(
+            gateway(engine), capture_output=True, env=environment, timeout=30, check=False
+        )
+        assert (second.returncode, second.stdout) == (1, b"")
+        (line,) = second.stderr.decode().splitlines()
+        assert line.startswith(f"Error: Another server (process {process.pid}) uses the state")
+        assert "--state-dir" in line
+        local = find_local_server(home / ".local/state/prime-inference")
+        assert local is not None
+        assert local.base_url == first["base_url"]
+        process.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        announced(process.stdout)
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def start_endless_answer(endpoint: dict[str, Any]) -> socket.socket:
+    """Ask for an answer that does not end, and return when it has begun."""
+    url = httpx.URL(endpoint["base_url"])
+    body = json.dumps({"model": "mock/plain", "messages": MESSAGES, "stream": True})
+    connection = socket.create_connection((url.host, url.port or 0))
+    connection.sendall(
+        f"POST /api/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        f"authorization: Bearer {endpoint['api_key']}\r\n\r\n{body}".encode()
+    )
+    assert connection.recv(16).startswith(b"HTTP/1.1 200")
+    return connection
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_stops_at_once_and_the_exit_code_says_so(
+    engine: str, environment: dict[str, str], tmp_path: Path, number: signal.Signals
+):
+    behave(engine, "pace-20ms.answer-50000")
+    command = gateway(engine, "-o", "json", "--state-dir", str(tmp_path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        endpoint = announced(process.stdout)
+        with start_endless_answer(endpoint):
+            process.send_signal(number)
+            ready = f"{endpoint['control_url']}/ready"
+            while httpx.get(ready).status_code == 200:
+                time.sleep(0.02)
+            process.send_signal(number)
+            assert process.wait(20) == 128 + number
+    (line,) = (tmp_path / "generations.jsonl").read_text().splitlines()
+    assert json.loads(line)["outcome"] == "shutdown"
+
+
+def test_a_server_started_with_ctrl_c_ignored_hears_it_all_the_same(
+    engine: str, environment: dict[str, str]
+):
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *gateway(engine, "-o", "json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        announced(process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 @pytest.mark.parametrize("option", ["--port", "--control-port"])
@@ -177,6 +251,42 @@ def test_chat_starts_a_server_asks_it_and_stops_it(
     assert by_file.exit_code == 0  # the model that the server announced was asked
     assert len(used) == 2
     assert not any(folder.exists() for folder in used)
+
+
+CHAT_SERVE = """
+import json, sys
+from prime_inference.cli import private_server
+from prime_inference.cli.main import main
+
+command = json.loads(sys.argv.pop(1))
+private_server.serve_command = lambda folder, gguf: [*command, "--state-dir", str(folder)]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_chat_that_is_told_to_end_stops_its_server_and_leaves_no_folder(
+    engine: str, environment: dict[str, str], tmp_path: Path, number: signal.Signals
+):
+    behave(engine, "pace-20ms.answer-5000")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    server = json.dumps(gateway(engine, "-o", "json"))
+    chat = ["inference", "chat", "--serve", "mock/plain", "hi", "--stream"]
+    with subprocess.Popen(
+        [sys.executable, "-c", CHAT_SERVE, server, *chat],
+        stdout=subprocess.PIPE,
+        env={**environment, "TMPDIR": str(temporary)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        (folder,) = temporary.iterdir()
+        pid = json.loads((folder / "endpoint.json").read_bytes())["pid"]
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+    assert list(temporary.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_a_private_server_that_does_not_come_up_is_an_error():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from prime_inference.engines.mock import MockEngine, expected_usage
 from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
-from .running import MESSAGES, MODEL, RunningGateway
+from .running import MESSAGES, MODEL, RunningGateway, chat, deployment, eventually, running
 from .scripted_engine import DONE, ScriptedEngine, answer, delta, scripted, usage
 
 SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
@@ -42,6 +43,28 @@ async def test_a_generation_is_one_line_with_exact_usage(gateway: RunningGateway
         "source": "upstream",
     }
     assert 0 <= generation["first_token_seconds"] <= generation["duration_seconds"] < 5
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_generation_that_our_own_stop_cuts_is_no_client_that_left(
+    tmp_path: Path, engine: MockEngine, stream: bool
+):
+    engine.behave("pace-20ms.answer-500" if stream else "silence")
+    async with running(tmp_path, [deployment(0, engine.base_url)]) as gateway:
+        # not the gateway's own client, which would leave first
+        reader, writer = await asyncio.open_connection(gateway.host, gateway.port)
+        writer.write(gateway.request("/chat/completions", chat(stream=stream)))
+        if stream:
+            await reader.readuntil(b"data: ")
+        await eventually(lambda: len(engine.requests) == 1)
+    writer.close()
+    generation = json.loads((tmp_path / "generations.jsonl").read_text())
+    assert (generation["outcome"], generation["status"], generation["error"]) == (
+        "shutdown",
+        503,
+        "shutdown",
+    )
+    assert (generation["usage"]["completion_tokens"] > 0) is stream
 
 
 async def test_usage_is_accounted_whether_the_client_asks_for_it_or_not(gateway: RunningGateway):

@@ -44,6 +44,43 @@ async def test_a_watchdog_may_be_started_again_after_it_has_called():
     await eventually(lambda: calls == [1, 1])
 
 
+class SetByHand(Deadlines):
+    """A clock that goes on when the test says so; nothing is due by the real one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = self._loop.time() + 1e6
+
+    def now(self) -> float:
+        return self.time
+
+
+async def test_content_after_a_finish_reason_gives_the_tail_its_whole_time_again():
+    deadlines = SetByHand()
+    began = deadlines.time
+    clocks = AttemptClocks(deadlines, ClockLimits(idle=60, tail=2), streamed=True)
+    clocks.finished()
+    assert clocks.at == began + 2
+    for _ in range(3):
+        deadlines.time += 1.5
+        clocks.progress()
+        assert clocks.at == deadlines.time + 60
+        clocks.finished()
+        assert clocks.at == deadlines.time + 2
+    clocks.stop()
+
+
+async def test_what_comes_after_the_finish_reason_without_content_does_not_renew_the_tail():
+    deadlines = SetByHand()
+    began = deadlines.time
+    clocks = AttemptClocks(deadlines, ClockLimits(tail=2), streamed=True)
+    for _ in range(3):
+        clocks.finished()
+        deadlines.time += 1.5
+    assert clocks.at == began + 2
+    clocks.stop()
+
+
 async def test_a_callback_may_cancel_another_that_is_due_too():
     deadlines, calls = Deadlines(), []
     watchdogs: list[Watchdog] = []

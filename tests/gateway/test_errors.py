@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -369,6 +370,72 @@ async def test_a_wrong_method_is_told_the_right_one(gateway: RunningGateway, met
         assert response.content == b""
     else:
         assert "POST" in assert_error(response, 405, "method_not_allowed")
+
+
+async def test_a_method_that_does_not_exist_is_a_typed_error(gateway: RunningGateway):
+    response = await gateway.client.request("BREW", gateway.url(CHAT))
+    assert_error(response, 501, "method_unknown")
+
+
+async def test_headers_that_are_too_large_are_a_typed_error(gateway: RunningGateway):
+    response = await gateway.post(CHAT, chat(), **{"x-large": "x" * 40_000})
+    assert "32768 bytes" in assert_error(response, 431, "headers_too_large")
+    many = {f"x-{number}": "x" for number in range(120)}
+    response = await gateway.post(CHAT, chat(), **many)
+    assert "100 fields" in assert_error(response, 431, "headers_too_large")
+
+
+async def test_a_url_that_is_too_long_is_a_typed_error(gateway: RunningGateway):
+    response = await gateway.client.get(gateway.url("/models/" + "x" * 10_000))
+    assert "8192 bytes" in assert_error(response, 414, "url_too_long")
+
+
+# -- what is refused before a handler sees it
+
+
+EARLY = {
+    "a stranger's large body": (
+        b"POST /api/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n",
+        401,
+        "invalid_api_key",
+    ),
+    "no host": (b"GET /api/v1/models HTTP/1.1\r\n\r\n", 400, "invalid_value"),
+    "no method": (b"BREW /api/v1/models HTTP/1.1\r\nhost: x\r\n\r\n", 501, "method_unknown"),
+}
+
+
+@pytest.mark.parametrize("what", EARLY)
+async def test_an_early_refusal_has_a_request_id_and_is_counted(gateway: RunningGateway, what: str):
+    request, status, code = EARLY[what]
+    answers = [await gateway.exchange(request) for _ in range(2)]
+    ids = [re.search(rb"\r\nx-request-id: ([0-9a-f]{24})\r\n", answer) for answer in answers]
+    first, second = [found[1] for found in ids if found]
+    assert first != second
+    assert await gateway.metric("prime_error_answers_total", status=str(status), code=code) == 2
+
+
+async def test_a_body_that_is_too_large_has_a_request_id_and_is_counted(gateway: RunningGateway):
+    answer = await gateway.exchange(
+        gateway.request(CHAT).replace(b"content-length: 0", b"content-length: 99999999")
+    )
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"\r\nx-request-id: " in answer
+    assert await gateway.metric("prime_error_answers_total", code="payload_too_large") == 1
+
+
+async def test_every_error_answer_is_counted_by_status_and_code(gateway: RunningGateway):
+    await gateway.post(CHAT, b"{")
+    await gateway.post(CHAT, chat(), authorization="Bearer pi_live_no")
+    await gateway.chat(model="acme/nothing")
+    await gateway.chat()
+
+    async def count(**labels: str) -> float:
+        return await gateway.metric("prime_error_answers_total", **labels)
+
+    assert await count() == 3
+    assert await count(status="400", code="invalid_value") == 1
+    assert await count(status="401", code="invalid_api_key") == 1
+    assert await count(status="404", code="model_not_found") == 1
 
 
 @pytest.mark.parametrize("path", ["/models", f"/models/{MODEL}", "/openapi.json"])

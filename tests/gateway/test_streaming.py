@@ -128,6 +128,24 @@ async def test_logprobs_are_passed_on_with_their_tokens(gateway: RunningGateway)
     assert {len(entry["top_logprobs"]) for entry in entries} == {2}
 
 
+@pytest.mark.parametrize("kind", ["vllm", "llama.cpp"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_logprobs_alone_come_without_alternatives(
+    start_gateway: StartGateway, engine: MockEngine, kind: str, stream: bool
+):
+    gateway = await start_gateway(engine, kinds=[kind])
+    if stream:
+        choices = (await gateway.stream(logprobs=True, max_tokens=2)).choices
+    else:
+        choices = (await gateway.chat(logprobs=True, max_tokens=2)).json()["choices"]
+    entries = [entry for c in choices if c["logprobs"] for entry in c["logprobs"]["content"]]
+    assert len(entries) == 2
+    assert all(set(entry) == {"token", "logprob", "bytes", "top_logprobs"} for entry in entries)
+    assert all(entry["top_logprobs"] == [] for entry in entries)
+    # llama.cpp gives 20 where none are asked for, and no logprobs at all for 0
+    assert engine.requests[0].json.get("top_logprobs") == (1 if kind == "llama.cpp" else None)
+
+
 async def test_a_client_that_reads_slowly_holds_the_engine_back_and_loses_nothing(
     start_gateway: StartGateway,
 ):

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_inference.domain.errors import ApiError, InternalFailure, InvalidRequest
+from prime_inference.domain.errors import (
+    ApiError,
+    InternalFailure,
+    InvalidRequest,
+    MethodUnknown,
+)
 from prime_inference.wire.http import Request
 from prime_inference.wire.http_reader import RequestReader
 from prime_inference.wire.http_server import ServerLimits
@@ -110,12 +115,22 @@ def test_framing_that_could_hide_a_second_request_is_refused(fields: bytes, body
         b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r", b"GET /\r\n", b"GET / HTTP/0.9\r\n",
         b"GET / HTTP/1.2\r\n", b"GET / HTTP/2.0\r\n",
         b"GET /\x00 HTTP/1.1\r\n", b"GET /\xff HTTP/1.1\r\n", b"GET / x HTTP/1.1\r\n",
-        b"get / HTTP/1.1\r\n", b"GET a HTTP/1.1\r\n", b"GET / http/1.1\r\n",
+        b"GET a HTTP/1.1\r\n", b"GET / http/1.1\r\n",
         b"CONNECT a:80 HTTP/1.1\r\n", b"GET http:// HTTP/1.1\r\n", b"GET http://a:b/ HTTP/1.1\r\n",
     ],
 )  # fmt: skip
 def test_an_odd_first_line_is_refused(start: bytes):
     assert refused(start + HOST + b"\r\n")
+
+
+@pytest.mark.parametrize("method", [b"BREW", b"get", b"GETX", b"\x16\x03\x01"])
+def test_a_method_that_does_not_exist_is_said_to_be_unknown(method: bytes):
+    line = method + b" / HTTP/1.1\r\n" + HOST + b"\r\n"
+    for start in (b"", b"\r\n", post(b"hello")):
+        for size in (1, len(start + line)):
+            data = start + line
+            events = read(*[data[at : at + size] for at in range(0, len(data), size)])
+            assert events[-1][0] is MethodUnknown
 
 
 @pytest.mark.parametrize(

@@ -48,5 +48,5 @@ async def test_any_bytes_are_answered_or_refused_and_the_connection_ends(
 async def test_another_protocol_is_refused_at_once(serve: Serve, connect: Connect, first: bytes):
     _, address = await serve(echo)
     peer = await connect(address)
-    assert (await peer.ask(first)).status == 400
+    assert (await peer.ask(first)).status == 501
     assert await peer.ended()

@@ -116,6 +116,33 @@ async def test_draining_waits_for_answers_to_be_read(serve: Serve, connect: Conn
     await asyncio.wait_for(draining, 1)
 
 
+@pytest.mark.parametrize("stops", [True, False], ids=["the server stops", "the client leaves"])
+async def test_a_cancelled_handler_can_tell_why(serve: Serve, connect: Connect, stops: bool):
+    told = asyncio.get_running_loop().create_future()
+    began = asyncio.Event()
+
+    async def handler(request: Request, reply: Reply) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            told.set_result(reply.server_stops)
+            raise
+
+    server, address = await serve(handler)
+    peer = await connect(address)
+    await peer.send(GET)
+    await asyncio.wait_for(began.wait(), PATIENCE)
+    draining = asyncio.create_task(server.drain(PATIENCE))
+    await asyncio.sleep(0)
+    if stops:
+        await server.close()
+    else:  # while it drains
+        peer.abort()
+    assert await asyncio.wait_for(told, PATIENCE) is stops
+    await draining
+
+
 async def test_draining_gives_up_in_time(serve: Serve, connect: Connect):
     handler = Held()
     server, address = await serve(handler)

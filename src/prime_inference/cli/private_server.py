@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 import msgspec
 
@@ -27,15 +27,39 @@ def private_server(model: str) -> Iterator[tuple[Settings, str]]:
     """Start a server on free ports, yield how to reach it and its model's id, stop it.
 
     `model` is the id to ask for, or a GGUF file to serve. The server has a state folder of
-    its own, so that it disturbs no other server of this person. Raises ServerFailed.
+    its own, so that it disturbs no other server of this person. Raises ServerFailed, and
+    SystemExit when this process is told to end.
     """
     gguf = model if model.lower().endswith(".gguf") else None
     with (
+        unwinding_at_the_end(),
         tempfile.TemporaryDirectory(prefix="prime-inference-") as state_folder,
         running(serve_command(Path(state_folder), gguf)) as server,
     ):
         settings = Settings(Setting(server.base_url, SOURCE), Setting(server.api_key, SOURCE), None)
         yield settings, server.model if gguf else model
+
+
+@contextlib.contextmanager
+def unwinding_at_the_end() -> Iterator[None]:
+    """SIGTERM and SIGHUP end this process as Ctrl-C does, tidying up, not on the spot.
+
+    Of the main thread only. A signal that is ignored or handled already stays so.
+    """
+
+    def end(number: int, frame: object) -> NoReturn:
+        for other in ours:  # tidying up once is enough, and is not to be broken off
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    ours = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def serve_command(state_folder: Path, gguf: str | None) -> list[str]:

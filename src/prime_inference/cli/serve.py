@@ -139,7 +139,7 @@ def serve(
 def run_server(
     server: Callable[[Announce], Coroutine[Any, Any, None]], terminal: Terminal, *, as_json: bool
 ) -> None:
-    """Run a server and announce it. Raises PortUnavailable, ServerFailed."""
+    """Run a server and announce it. Raises PortUnavailable, ServerFailed, typer.Exit."""
     import logging
 
     import msgspec
@@ -157,8 +157,12 @@ def run_server(
         else:
             terminal.line(announcement(endpoint))
 
+    # a shell starts what is to run in the background with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         compose.run(server(announce))
+    except compose.StoppedAtOnce as stopped:
+        raise typer.Exit(128 + stopped.number) from stopped
     except CannotStart as error:
         raise ServerFailed(str(error)) from error
     except OSError as error:  # taken by another program since it was tried

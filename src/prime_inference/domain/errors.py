@@ -11,8 +11,11 @@
     │   └── ModelNotFound             404  not_found
     ├── MethodNotAllowed              405  invalid_request
     ├── PayloadTooLarge               413  payload_too_large
+    ├── UrlTooLong                    414  invalid_request
+    ├── HeadersTooLarge               431  invalid_request
     ├── RateLimited                   429  rate_limit_exceeded
     ├── InternalFailure               500  server
+    ├── MethodUnknown                 501  invalid_request
     └── UpstreamFailure               502  provider_unavailable
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
         ├── UpstreamUnreachable       502  provider_unavailable
@@ -142,6 +145,33 @@ class PayloadTooLarge(ApiError):
     kind = "invalid_request_error"
     code = "payload_too_large"
     error_type = "payload_too_large"
+
+
+class UrlTooLong(ApiError):
+    """The request target is longer than the gateway reads."""
+
+    status = 414
+    kind = "invalid_request_error"
+    code = "url_too_long"
+    error_type = "invalid_request"
+
+
+class HeadersTooLarge(ApiError):
+    """The header fields are more, or larger, than the gateway reads."""
+
+    status = 431
+    kind = "invalid_request_error"
+    code = "headers_too_large"
+    error_type = "invalid_request"
+
+
+class MethodUnknown(ApiError):
+    """No path takes this method: it is none that the HTTP server knows."""
+
+    status = 501
+    kind = "invalid_request_error"
+    code = "method_unknown"
+    error_type = "invalid_request"
 
 
 class RateLimited(ApiError):

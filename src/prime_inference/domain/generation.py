@@ -8,15 +8,15 @@ from msgspec import Struct
 
 from prime_inference.domain.usage import Usage
 
-Outcome = Literal["complete", "cancelled", "failed", "refused"]
-"""Answered whole; the client left; the upstream failed; the request was at fault."""
+Outcome = Literal["complete", "cancelled", "shutdown", "failed", "refused"]
+"""Answered whole; the client left; we stopped; the upstream failed; the request was at fault."""
 
 
 class Generation(Struct, frozen=True, gc=False):
     """What happened to a request, without a word of its content.
 
     Times are in seconds: `started_at` since the epoch, the others durations.
-    `error` is the error code of a failed or refused generation.
+    `error` is the error code of a generation that is not complete.
     """
 
     id: str

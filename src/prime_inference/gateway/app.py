@@ -17,6 +17,7 @@ from prime_inference.domain.errors import (
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.openapi import openapi_document
 from prime_inference.gateway.operations import (
@@ -25,7 +26,7 @@ from prime_inference.gateway.operations import (
     embedding_operation,
 )
 from prime_inference.gateway.request_ids import request_ids
-from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.http import Headers, Reply, Request
 from prime_inference.wire.openai.bounds import SchemaBounds
 from prime_inference.wire.openai.chat_request import decode_chat_request
 from prime_inference.wire.openai.completion_request import (
@@ -47,10 +48,13 @@ Endpoint = Callable[[Request, Reply, str], Awaitable[None] | None]
 class Gateway:
     """The handler behind the public port."""
 
-    def __init__(self, auth: Authenticator, inference: Inference, models: ModelsApi) -> None:
+    def __init__(
+        self, auth: Authenticator, inference: Inference, models: ModelsApi, metrics: Metrics
+    ) -> None:
         self._auth = auth
         self._inference = inference
         self._models = models
+        self._metrics = metrics
         self._schemas = SchemaBounds()
         self._ids = request_ids()
         self._openapi = msgspec.json.encode(openapi_document())
@@ -86,6 +90,10 @@ class Gateway:
             return
         if length is None or int(length) > UNREAD_BODY_BYTES:
             self._auth.authenticate(request)
+
+    def refusal(self, error: ApiError) -> tuple[int, Headers, bytes]:
+        """The answer to what the server refuses before it comes to `handle`."""
+        return self._error_answer(error, next(self._ids))
 
     # -- endpoints
 
@@ -151,9 +159,11 @@ class Gateway:
         body = msgspec.json.encode(document)
         reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], body)
 
-    @staticmethod
-    def _refuse(error: ApiError, request_id: str, reply: Reply) -> None:
-        if reply.started:  # a stream has ended itself with an in-band error
-            return
+    def _refuse(self, error: ApiError, request_id: str, reply: Reply) -> None:
+        if not reply.started:  # else a stream has ended itself with an in-band error
+            reply.send(*self._error_answer(error, request_id))
+
+    def _error_answer(self, error: ApiError, request_id: str) -> tuple[int, Headers, bytes]:
+        self._metrics.error_answer(error)
         status, headers, body = render_error(error)
-        reply.send(status, [*headers, (b"x-request-id", request_id.encode())], body)
+        return status, [*headers, (b"x-request-id", request_id.encode())], body

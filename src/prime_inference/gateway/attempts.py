@@ -18,6 +18,7 @@ from prime_inference.wire.openai.answers import Answer, answer_usage, decode_ans
 from prime_inference.wire.openai.calls import ANY_CALLS
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
+from prime_inference.wire.openai.logprobs import keep_alternatives
 from prime_inference.wire.openai.whole import rebuild_answer
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half of it
@@ -70,6 +71,8 @@ class Attempts:
             clocks.stop()
             if response is not None:
                 response.close()
+        if operation.alternatives is not None:
+            keep_alternatives(answer, operation.alternatives)
         return rebuild_answer(
             operation.shape,
             answer,

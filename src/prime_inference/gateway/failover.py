@@ -11,6 +11,7 @@ tries: `_Tries` is made when something has gone wrong.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ Attempt = Callable[[Upstream, Slot], Awaitable[T]]
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
-LONGEST_PAUSE = 5.0  # an upstream that asks for more is passed on to the client
+LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed on to the client
 
 
 class Failover:
@@ -102,6 +103,7 @@ class _Tries:
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
+        self._paused = 0.0  # seconds
 
     def refused(self, upstream: Upstream, refusal: Refusal) -> None:
         """It had no slot."""
@@ -141,10 +143,11 @@ class _Tries:
     async def _pause(self) -> None:
         """Let a moment pass before the next round."""
         worst = self._worst()
-        pause = next(self._pauses, None)
-        if pause is None or not self._worth_another_round(worst):
+        pause = max(next(self._pauses, math.inf), worst.retry_after or 0.0)
+        self._paused += pause
+        if not self._worth_another_round(worst):
             raise worst
-        await asyncio.sleep(max(pause, worst.retry_after or 0.0))
+        await asyncio.sleep(pause)
         self._seen.clear()
         self._earlier, self._failures = self._failures, []
 
@@ -178,7 +181,7 @@ class _Tries:
         """Not for what a pause does not change: clocks that ran out, or too long a pause."""
         if isinstance(worst, UpstreamTimeout):
             return False
-        return self._count < MOST_TRIES and (worst.retry_after or 0.0) <= LONGEST_PAUSE
+        return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
 
     def _worst(self) -> UpstreamFailure:
         return min(self._failures or self._earlier, key=_says_less)

@@ -33,6 +33,7 @@ from prime_inference.wire.openai.errors import JSON_TYPE
 
 JSON_HEADERS = header_lines([JSON_TYPE])
 CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
+STOPPED = 503  # likewise: the connection is gone
 
 
 class Inference:
@@ -72,8 +73,10 @@ class Inference:
                 await self._whole(run, model, able, reply)
             run.outcome = "complete"
         except asyncio.CancelledError:
-            run.outcome = "cancelled"
-            run.status, run.error = CLIENT_LEFT, "client_left"
+            if reply.server_stops:
+                run.outcome, run.status, run.error = "shutdown", STOPPED, "shutdown"
+            else:
+                run.outcome, run.status, run.error = "cancelled", CLIENT_LEFT, "client_left"
             raise
         except ApiError as error:
             run.outcome = "failed" if _is_failure(error) else "refused"

@@ -16,6 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from prime_inference.domain.errors import ApiError
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.tool_verdict import ToolVerdict
 from prime_inference.gateway.toolcalls.counts import ToolCallCounts
@@ -116,7 +117,7 @@ class _Generations(Collector):
     def _outcomes(self) -> Metric:
         family = CounterMetricFamily(
             "prime_generations",
-            "Generations by outcome: complete, cancelled, failed, refused.",
+            "Generations by outcome: complete, cancelled, shutdown, failed, refused.",
             labels=["route", "model", "deployment", "outcome", "code"],
         )
         for labels, count in self.outcomes.items():
@@ -145,13 +146,33 @@ class _Generations(Collector):
         return family
 
 
+class _ErrorAnswers(Collector):
+    """Counts what the error tree can say: both labels come from its classes."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[int, str], int] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "prime_error_answers",
+            "Answers of the public port with an error status, from requests that never became"
+            " a generation too.",
+            labels=["status", "code"],
+        )
+        for (status, code), count in self.answers.items():
+            family.add_metric([str(status), code], count)
+        yield family
+
+
 class Metrics:
     """All metrics of one gateway process, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._generations = _Generations()
+        self._error_answers = _ErrorAnswers()
         self._registry.register(self._generations)
+        self._registry.register(self._error_answers)
         ProcessCollector(registry=self._registry)
         self.in_flight = Gauge(
             "prime_requests_in_flight", "Generations being served now.", registry=self._registry
@@ -170,6 +191,12 @@ class Metrics:
     def judged(self, verdict: ToolVerdict) -> None:
         """Implements `ports.tool_verdicts.ToolVerdictSink`."""
         self._generations.tool_calls.count(verdict)
+
+    def error_answer(self, error: ApiError) -> None:
+        """Count an answer with an error status."""
+        answers = self._error_answers.answers
+        labels = (error.status, error.code)
+        answers[labels] = answers.get(labels, 0) + 1
 
     def render(self) -> bytes:
         """Prometheus text format."""

@@ -64,6 +64,9 @@ OTHER_SHAPE: dict[tuple[EngineKind, str], tuple[str, ...]] = {
 }
 """Parameters that an engine honours on one route but answers in another API's shape."""
 
+DROPS_NAMES: frozenset[EngineKind] = frozenset({"llama.cpp"})
+"""Engines whose templates never see a message's `name`."""
+
 REPLACED_BY = {
     "functions": "Use 'tools' instead.",
     "function_call": "Use 'tool_choice' instead.",
@@ -88,6 +91,15 @@ class Operation(Struct, frozen=True, gc=False):
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
     tools: RequestTools | None = None
+    message_name: str = ""  # path of the first message's name, where one has any
+
+    @property
+    def alternatives(self) -> int | None:
+        """Alternatives of each token in a chat's logprobs; None: no logprobs are asked for."""
+        if self.shape == "text" or "logprobs" not in self.parameters:
+            return None
+        count: int = self.parameters.get("top_logprobs", 0)
+        return count
 
     def streams_from(self, deployment: Deployment) -> bool:
         """Whether the deployment is asked for a stream, whatever the client asked for.
@@ -112,6 +124,8 @@ class Operation(Struct, frozen=True, gc=False):
                 body["timings_per_token"] = True  # an exact count when the client leaves
                 # it looks for a client that left only when it writes: let it write in prefill
                 body["return_progress"] = True
+                if "logprobs" in body:  # without it 20 come, and with 0 none of the tokens' own
+                    body.setdefault("top_logprobs", 1)
             elif deployment.engine == "vllm":
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
@@ -123,7 +137,7 @@ class Operation(Struct, frozen=True, gc=False):
     @property
     def asks_nothing_special(self) -> bool:
         """Whether every deployment of the route can serve it."""
-        return not self.parameters
+        return not self.parameters and not self.message_name
 
     def missing(self, deployment: Deployment) -> str | None:
         """The first parameter that this deployment does not honour."""
@@ -131,6 +145,8 @@ class Operation(Struct, frozen=True, gc=False):
         for name in self.parameters:
             if name not in deployment.parameters or name in other_shape:
                 return name
+        if self.message_name and deployment.engine in DROPS_NAMES:
+            return self.message_name
         if self.schema_alternatives > deployment.schema_alternatives:
             return "response_format"
         if self.tools is not None and deployment.tool_parser != "upstream":
@@ -165,6 +181,7 @@ def chat_operation(request: ChatRequest) -> Operation:
         schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
         tools=RequestTools(request) if request.tools else None,
+        message_name=_message_name(request),
     )
 
 
@@ -241,6 +258,13 @@ def _schema_alternatives(request: ChatRequest) -> int:
         return 0
     schema = request.response_format.json_schema.schema_
     return 0 if schema is UNSET else alternatives(msgspec.json.decode(schema))
+
+
+def _message_name(request: ChatRequest) -> str:
+    for index, message in enumerate(request.messages):
+        if message.name:
+            return f"messages[{index}].name"
+    return ""
 
 
 def _prompt_count(n: int | None) -> int:

@@ -74,6 +74,7 @@ class StreamRelay:
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
             rules=rules,
+            alternatives=self._operation.alternatives,
         )
         return self._stream
 

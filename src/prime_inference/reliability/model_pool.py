@@ -105,7 +105,12 @@ class ModelPool:
                 waiter.deliver(slot)
 
     def expire(self, now: float) -> None:
-        """Refuse those who waited in vain."""
+        """Refuse those who waited in vain: not while the store has slots that it was not asked for.
+
+        Those come with its next answer, which a busy process may be late to ask for.
+        """
+        if self._slots_to_come(now):
+            return
         for waiter in self.line.overdue(now):
             expected = self.expected_wait(waiter.priority, now)
             waiter.deliver(self._refusal(Reason.WAITED, expected))

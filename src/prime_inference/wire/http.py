@@ -2,9 +2,9 @@
 
 A handler is an `async (Request, Reply) -> None`. It knows nothing of sockets, so that
 another server than ours (`http_server`) could drive it. When the client leaves before his
-answer is complete, the server cancels the handler's task, once. A client that only shuts
-down his sending side has left too: nothing tells the two apart, and an answer nobody
-waits for costs GPU time.
+answer is complete, or the server stops, the server cancels the handler's task, once. A
+client that only shuts down his sending side has left too: nothing tells the two apart, and
+an answer nobody waits for costs GPU time.
 """
 
 from __future__ import annotations
@@ -92,6 +92,14 @@ class Reply(Protocol):
         """Break the connection so that the client cannot take the answer for whole.
 
         What he has not read yet may be lost. The handler itself is not cancelled.
+        """
+        ...
+
+    @property
+    def server_stops(self) -> bool:
+        """Whether a cancelled handler was cancelled by the server, which stops.
+
+        If not, the client has left.
         """
         ...
 

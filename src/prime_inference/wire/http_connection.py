@@ -289,6 +289,10 @@ class Connection(asyncio.Protocol):
         self.cut()
 
     @property
+    def server_stops(self) -> bool:
+        return self._server.stopping
+
+    @property
     def congested(self) -> bool:
         return self._congestion is not None
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import httptools
 
-from prime_inference.domain.errors import ApiError, InternalFailure, InvalidRequest, PayloadTooLarge
+from prime_inference.domain.errors import (
+    ApiError,
+    HeadersTooLarge,
+    InternalFailure,
+    InvalidRequest,
+    MethodUnknown,
+    PayloadTooLarge,
+    UrlTooLong,
+)
 from prime_inference.wire.http import HeadCheck, Headers, Request, header_lines
 
 if TYPE_CHECKING:
@@ -94,11 +102,18 @@ class RequestReader:
                 log.error("reading a request failed", exc_info=cause)
                 cause = InternalFailure("Internal error.")
             self._sink.refuse(cause)
+        except httptools.HttpParserInvalidMethodError:
+            self._sink.refuse(MethodUnknown("This does not begin with an HTTP method known here."))
         except httptools.HttpParserError:
             self._sink.refuse(InvalidRequest("This is not a well-formed HTTP/1.1 request."))
         else:
             if self._silent > self._limits.header_bytes:
-                self._sink.refuse(InvalidRequest("A header field or chunk extension is too long."))
+                in_fields = self.phase == HEAD and self._url
+                self._sink.refuse(
+                    HeadersTooLarge("A header field is too long.")
+                    if in_fields
+                    else InvalidRequest("What is no part of a request goes on for too long.")
+                )
 
     def close(self) -> None:
         """Let go of the parser, which holds this reader's methods: no cycle is left."""
@@ -138,7 +153,7 @@ class RequestReader:
     def on_url(self, url: bytes) -> None:
         self._url += url
         if len(self._url) > self._limits.url_bytes:
-            raise InvalidRequest("The URL is too long.")
+            raise UrlTooLong(f"The URL is over the limit of {self._limits.url_bytes} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.phase != HEAD:  # a trailer field, which `check_head` has not seen, is dropped
@@ -147,7 +162,7 @@ class RequestReader:
         self._header_size += len(name) + len(value) + 4
         limits = self._limits
         if self._header_size > limits.header_bytes or len(self._headers) >= limits.header_count:
-            raise InvalidRequest(
+            raise HeadersTooLarge(
                 f"The request's headers are over the limit of {limits.header_count} fields"
                 f" or {limits.header_bytes} bytes."
             )

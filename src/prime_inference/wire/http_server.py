@@ -66,6 +66,7 @@ class HttpServer:
         self.check_head = check_head
         self.limits = limits
         self.draining = False
+        self.stopping = False  # whoever is still served is cut off
         self.connections: set[Connection] = set()
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by `start`
         self._listener: asyncio.Server | None = None
@@ -115,6 +116,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop at once: connections are aborted and their handlers cancelled."""
+        self.stopping = True
         self._stop_listening()
         for connection in list(self.connections):
             connection.cut()

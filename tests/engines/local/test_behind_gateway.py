@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -19,7 +20,8 @@ from prime_inference.engines.local.supervisor import LocalEngine
 from tests.engines.local.conftest import CONTEXT_TOKENS
 
 MODEL = compose.DEFAULT_MODEL_ID
-ENDLESS = {"2": -100}  # a bias against the token that ends an answer
+ENDLESS = {"0": -100, "2": -100}  # a bias against the tokens that end an answer
+HELLO_ONLY = {"19556": 100}  # a bias towards one token that is a whole word
 HELLO = [{"role": "user", "content": "Say hello."}]
 
 
@@ -65,7 +67,7 @@ def events(text: str) -> list[dict[str, object]]:
 
 
 async def test_a_streamed_answer_ends_with_exact_usage(api: httpx.AsyncClient):
-    body = {"model": MODEL, "messages": HELLO, "max_tokens": 8, "temperature": 0, "seed": 1}
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 8, "logit_bias": ENDLESS}
     whole = (await api.post("chat/completions", json=body)).json()
     streamed = events(
         (
@@ -77,17 +79,22 @@ async def test_a_streamed_answer_ends_with_exact_usage(api: httpx.AsyncClient):
     )
     usage = streamed[-1]["usage"]
     assert isinstance(usage, dict)
-    assert usage["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert usage["completion_tokens"] == whole["usage"]["completion_tokens"] == 8
     assert usage["prompt_tokens"] == whole["usage"]["prompt_tokens"]
 
 
 async def test_a_schema_binds_the_answer(api: httpx.AsyncClient):
-    # of few words: an integer may go on until the tokens end
-    schema = {"type": "object", "properties": {"n": {"enum": ["a", "b"]}}, "required": ["n"]}
+    # everything it allows ends: an integer, or a string, may go on until the tokens do
+    schema = {
+        "type": "object",
+        "properties": {"n": {"enum": ["a", "b"]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
     body = {
         "model": MODEL,
         "messages": HELLO,
-        "max_tokens": 40,
+        "max_tokens": 400,  # more than all the white space and the fence that are allowed
         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
     }
     answer = (await api.post("chat/completions", json=body)).json()
@@ -175,6 +182,35 @@ async def test_what_the_engine_would_ignore_is_refused_by_name(
     answer = await api.post(route, json={"model": MODEL, **content, parameter: value})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == parameter
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("alternatives", [None, 0, 3])
+async def test_logprobs_are_openais_whatever_the_engine_adds(
+    api: httpx.AsyncClient, alternatives: int | None, stream: bool
+):
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 3, "logit_bias": HELLO_ONLY}
+    body |= {"temperature": 0, "logprobs": True, "stream": stream}
+    if alternatives is not None:
+        body["top_logprobs"] = alternatives
+    answer = await api.post("chat/completions", json=body)
+    chunks: list[Any] = events(answer.text) if stream else [answer.json()]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    tokens = [token for c in choices if c["logprobs"] for token in c["logprobs"]["content"]]
+    assert [token["token"] for token in tokens] == ["Hello"] * 3
+    for token in tokens:
+        assert set(token) == {"token", "logprob", "bytes", "top_logprobs"}
+        assert len(token["top_logprobs"]) == (alternatives or 0)
+        assert all(set(top) == {"token", "logprob", "bytes"} for top in token["top_logprobs"])
+
+
+async def test_a_name_that_the_template_would_drop_is_refused_by_name(api: httpx.AsyncClient):
+    messages = [{"role": "system", "content": "Be brief."}, {**HELLO[0], "name": "ada"}]
+    answer = await api.post("chat/completions", json={"model": MODEL, "messages": messages})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "unsupported_parameter")
+    assert error["param"] == "messages[1].name"
+    assert "'messages[1].name' is not supported" in error["message"]
 
 
 async def test_embeddings_have_one_vector_for_each_input(api: httpx.AsyncClient):

@@ -19,7 +19,11 @@ from prime_inference.engines.local.settings import engine_threads
 from prime_inference.engines.local.supervisor import EngineFailed, LocalEngine
 from tests.engines.local.conftest import CONTEXT_TOKENS
 
-QUESTION = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
+QUESTION = {
+    "messages": [{"role": "user", "content": "Say hello."}],
+    "max_tokens": 4,
+    "ignore_eos": True,  # the answer has four tokens whatever the model would rather say
+}
 
 
 async def ask(engine: LocalEngine) -> httpx.Response:
@@ -51,7 +55,7 @@ async def test_a_started_engine_answers_at_once(engine: LocalEngine):
 async def test_a_crash_is_an_error_to_the_request_in_flight_and_no_more(engine: LocalEngine):
     first, address = engine.pid, engine.base_url
     assert first is not None
-    long = {**QUESTION, "max_tokens": 3000, "ignore_eos": True}
+    long = {**QUESTION, "max_tokens": 3000}
     async with httpx.AsyncClient(timeout=30) as client:
         request = asyncio.create_task(client.post(f"{address}/chat/completions", json=long))
         await asyncio.sleep(0.5)
@@ -181,14 +185,29 @@ async def test_a_start_that_is_given_up_leaves_no_process(model_file: Path):
         os.kill(pid, 0)
 
 
-async def test_a_file_that_is_no_model_is_an_error_with_the_engines_words(tmp_path: Path):
-    file = tmp_path / "noise.gguf"
+async def test_a_file_that_is_no_model_is_one_sentence_that_names_the_log(tmp_path: Path):
+    file, log_file = tmp_path / "noise.gguf", tmp_path / "engine.log"
     file.write_bytes(b"GGUF" + b"\0" * 100)
-    engine = LocalEngine(file, slots=1, context_tokens=512)
+    engine = LocalEngine(file, slots=1, context_tokens=512, log_file=log_file)
     with pytest.raises(EngineFailed) as failure:
         await engine.start()
-    assert failure.value.log_lines
     assert engine.state == "stopped"
+    message = str(failure.value)
+    assert "\n" not in message
+    assert str(file) in message
+    assert message.endswith(f"llama.cpp's log is in {log_file}.")
+    assert failure.value.log_lines == log_file.read_text().splitlines()
+    assert "failed to load model" in log_file.read_text()
+
+
+async def test_a_log_that_cannot_be_written_is_not_named(tmp_path: Path):
+    file = tmp_path / "noise.gguf"
+    file.write_bytes(b"GGUF" + b"\0" * 100)
+    log_file = tmp_path / "absent" / "engine.log"
+    engine = LocalEngine(file, slots=1, context_tokens=512, log_file=log_file)
+    with pytest.raises(EngineFailed) as failure:
+        await engine.start()
+    assert "llama.cpp's log" not in str(failure.value)
 
 
 async def test_an_engine_does_not_outlive_a_parent_that_is_killed(model_file: Path):

@@ -86,6 +86,40 @@ def test_a_file_cut_anywhere_is_damaged(tmp_path: Path, length: int):
         read_head(file)
 
 
+@pytest.mark.parametrize("kind", [8, 4], ids=["strings", "numbers"])
+@pytest.mark.parametrize("length", [3, 2**40, 2**62, 2**64 - 1])
+def test_an_array_that_goes_on_behind_the_end_is_damaged(tmp_path: Path, kind: int, length: int):
+    array = struct.pack("<IQ", kind, length) + struct.pack("<Q", 0)
+    for fields in ([("a", 9, array)], [("a", 9, array), ("b", 4, struct.pack("<I", 1))]):
+        file = tmp_path / "long.gguf"
+        file.write_bytes(gguf(*fields))
+        with pytest.raises(NotGguf, match="cut short or damaged"):
+            read_head(file)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_damaged_anywhere_is_read_or_said_to_be_damaged(
+    tmp_path: Path, damage: list[tuple[int, int]]
+):
+    data = bytearray(WHOLE)
+    for place, byte in damage:
+        data[place] = byte
+    file = tmp_path / "damaged.gguf"
+    file.write_bytes(data)
+    try:
+        head = read_head(file)
+    except NotGguf:
+        return
+    assert head.context_tokens >= 0
+    assert head.kv_bytes_per_token >= 0
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+    with pytest.raises(NotGguf, match=r"absent\.gguf cannot be read: No such file"):
+        read_head(tmp_path / "absent.gguf")
+
+
 @given(st.binary(max_size=200))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_arbitrary_bytes_behind_the_magic_never_crash_the_reader(tmp_path: Path, data: bytes):

@@ -15,6 +15,7 @@ from prime_inference.engines.local.memory import (
     NotEnoughMemory,
     fitting_context,
     free_memory,
+    require_room,
 )
 
 GIB = 2**30
@@ -62,6 +63,19 @@ def test_a_context_fits_and_is_useful_or_there_is_none(
         return
     assert tokens >= min(MIN_CONTEXT_TOKENS, trained or MIN_CONTEXT_TOKENS)
     assert weights_bytes + slots * tokens * kv_bytes <= free_bytes * SHARE
+
+
+def test_a_context_that_was_asked_for_is_had_if_free_memory_holds_it():
+    require_room(LONG, context_tokens=65_536, slots=2, free_bytes=16 * GIB)
+    with pytest.raises(NotEnoughMemory, match=r"65,537 tokens.*16,384 MiB are free.*--slots"):
+        require_room(LONG, context_tokens=65_537, slots=2, free_bytes=16 * GIB)
+
+
+def test_a_context_that_llama_cpp_cannot_count_is_refused_whatever_the_file_says():
+    silent = GgufHead("mamba", "", 0, False)
+    require_room(silent, context_tokens=2**30, slots=1, free_bytes=GIB)
+    with pytest.raises(NotEnoughMemory, match="--context-tokens"):
+        require_room(silent, context_tokens=2**30, slots=2, free_bytes=GIB)
 
 
 def test_this_machine_has_free_memory():

@@ -326,11 +326,15 @@ async def test_a_finish_reason_in_the_middle_is_none(start_gateway: StartGateway
 
 
 async def test_content_after_a_finish_reason_is_waited_for(start_gateway: StartGateway):
-    """BerriAI/litellm#31634: the clock of the stream's tail must not cut what goes on."""
+    """BerriAI/litellm#31634: a finish reason is not the end of what goes on.
+
+    That the tail's clock starts over with it is shown on a clock set by hand, in
+    test_deadlines.
+    """
     slow = [delta("stop", content="a"), *[b": wait\n\n"] * 30, delta("stop", content="b"), DONE]
     async with scripted(delta("stop", content="z"), *slow) as engine:
         gateway = await start_gateway(
-            engine.base_url, clocks=ClockLimits(first_token=5, idle=5, tail=0.5)
+            engine.base_url, clocks=ClockLimits(first_token=5, idle=5, tail=5)
         )
         streamed = await gateway.stream()
     assert streamed.text() == "zab"

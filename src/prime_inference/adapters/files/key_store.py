@@ -23,6 +23,14 @@ class StateFolderError(CannotStart):
     """The state folder cannot be used; the message says why and what to do."""
 
 
+def unusable(folder: Path, error: OSError) -> StateFolderError:
+    """The error for a folder that cannot be made, read or written."""
+    return StateFolderError(
+        f"The state folder {folder} cannot be used: {error.strerror}."
+        " Choose another with --state-dir."
+    )
+
+
 class FileKeyStore:
     """Implements `ports.keys.KeyStore`."""
 
@@ -43,10 +51,7 @@ class FileKeyStore:
             if store._own_key() is None:
                 store._create_own_key(now)
         except OSError as error:
-            raise StateFolderError(
-                f"The state folder {folder} cannot be used: {error.strerror}."
-                " Choose another with --state-dir."
-            ) from error
+            raise unusable(folder, error) from error
         return store
 
     def find(self, key_id: str) -> ApiKey | None:

@@ -20,6 +20,7 @@ STRING, ARRAY = 8, 9
 SCALARS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}  # struct formats by type
 MAX_FIELDS = 10_000  # a file with more metadata fields is damaged
 MAX_STRING_BYTES = 64 * 1024 * 1024
+MAX_SKIP_BYTES = 2**40  # no file system takes a place beyond 2**63, and no file is that large
 
 
 class NotGguf(CannotStart):
@@ -39,18 +40,27 @@ class GgufHead:
 
 
 def read_head(path: Path) -> GgufHead:
-    """Raises NotGguf, OSError."""
+    """Raises NotGguf, also for a file that cannot be read."""
+    try:
+        return _read_head(path)
+    except OSError as error:
+        raise NotGguf(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _read_head(path: Path) -> GgufHead:
     with path.open("rb") as file:
         try:
             fields = _fields(file, path)
             end = file.tell()
+            if end > path.stat().st_size:
+                raise struct.error("the last field goes on behind the end")
         except (struct.error, UnicodeDecodeError, KeyError) as error:
             raise NotGguf(f"{path} is cut short or damaged.") from error
     architecture = str(fields.get("general.architecture", ""))
 
     def number(name: str) -> int:
         value = fields.get(f"{architecture}.{name}")
-        return value if isinstance(value, int) else 0
+        return value if isinstance(value, int) and value > 0 else 0
 
     return GgufHead(
         architecture=architecture,
@@ -115,6 +125,8 @@ def _length(file: BinaryIO) -> int:
 
 
 def _skip(file: BinaryIO, size: int) -> None:
+    if size > MAX_SKIP_BYTES:
+        raise struct.error("an array larger than any real one")
     file.seek(size, 1)
 
 

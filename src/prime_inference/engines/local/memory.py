@@ -11,6 +11,7 @@ from prime_inference.engines.local.gguf import GgufHead
 SHARE = 0.75  # of the free memory; the rest is for activations, the prompt cache and others
 STEP_TOKENS = 256  # llama.cpp rounds a context up to this
 MIN_CONTEXT_TOKENS = 512  # a shorter one holds no conversation
+MAX_CELLS = 2**31 - 1  # llama.cpp counts the tokens of all slots in 32 bits
 CGROUP = Path("/sys/fs/cgroup")
 UNKNOWN_CONTEXT_TOKENS = 4096  # for a file that does not say what it was trained with
 
@@ -36,6 +37,27 @@ def fitting_context(head: GgufHead, *, weights_bytes: int, slots: int, free_byte
             f" {_mib(free_bytes)} MiB are free. Use fewer --slots or a smaller model."
         )
     return min(trained, tokens)
+
+
+def require_room(head: GgufHead, *, context_tokens: int, slots: int, free_bytes: int) -> None:
+    """Raises NotEnoughMemory for a context that was asked for and cannot be had.
+
+    Only keys and values are counted, and all of the free memory: who asks for a context may
+    want to spend more than `fitting_context` does, and weights can be read from disk again.
+    """
+    cells = slots * context_tokens
+    need = cells * head.kv_bytes_per_token
+    if need > free_bytes:
+        raise NotEnoughMemory(
+            f"A context of {context_tokens:,} tokens in {slots} slots needs {_mib(need)} MiB of"
+            f" memory; {_mib(free_bytes)} MiB are free. Use a smaller --context-tokens or fewer"
+            " --slots."
+        )
+    if cells > MAX_CELLS:
+        raise NotEnoughMemory(
+            f"llama.cpp cannot hold a context of {context_tokens:,} tokens in {slots} slots: use a"
+            " smaller --context-tokens or fewer --slots."
+        )
 
 
 def free_memory() -> int:

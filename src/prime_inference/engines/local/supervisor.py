@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -29,14 +30,14 @@ STOP_SECONDS = 5.0  # SIGTERM ends it at once; only a process that the kernel ho
 PROBE_SECONDS = 10.0  # between two looks at whether the engine still works
 PROBE = b"GET /slots HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\r\n"
 STUCK_SECONDS = 60.0  # a batch of a 70B model on a few cores takes half of that
-STDERR_BYTES = 4096  # about 30 lines; a file that cannot be loaded makes 15
+STDERR_BYTES = 16 * 1024  # about 120 lines; a file that cannot be loaded makes 30
 
 
 class EngineFailed(CannotStart):
-    """The engine could not be started; `log_lines` are its last words."""
+    """The engine could not be started; `log_lines` are its last words, for whoever wants them."""
 
     def __init__(self, message: str, log_lines: list[str]) -> None:
-        super().__init__("\n  ".join([message, *log_lines]))
+        super().__init__(message)
         self.log_lines = log_lines
 
 
@@ -45,6 +46,7 @@ class LocalEngine:
 
     `base_url` stays the same over restarts. A request that is in flight when the process
     dies sees its connection break; those that follow are refused until it is back.
+    `log_file` is given the last words of a process that could not start.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class LocalEngine:
         *,
         slots: int,
         context_tokens: int,
+        log_file: Path | None = None,
         probe_seconds: float = PROBE_SECONDS,
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
         self._model_file = model_file
         self._slots = slots
         self._context_tokens = context_tokens
+        self._log_file = log_file
         self._probe_seconds = probe_seconds
         self._stuck_seconds = stuck_seconds
         self._reservation: socket.socket | None = None
@@ -132,22 +136,31 @@ class LocalEngine:
         try:
             line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
         except TimeoutError:
-            raise EngineFailed(
-                f"The engine did not load {self._model_file} within {START_SECONDS:.0f} s.",
-                self._last_words(),
+            raise self._failed(
+                f"The engine did not load {self._model_file} within {START_SECONDS:.0f} s"
             ) from None
         if not line:
             await process.wait()
             await self._drain
-            raise EngineFailed(f"The engine could not load {self._model_file}.", self._last_words())
+            raise self._failed(
+                f"The engine could not load {self._model_file} with {self._slots} slots of"
+                f" {self._context_tokens} tokens: the file may be cut short, damaged or of a kind"
+                " that llama.cpp does not know, or memory is short"
+            )
+
+    def _failed(self, what: str) -> EngineFailed:
+        """The error for a process that did not start; its last words go to the log file."""
+        lines = self._stderr.decode(errors="replace").splitlines()
+        if self._log_file is not None and lines:
+            with contextlib.suppress(OSError):  # it is told all the same
+                self._log_file.write_bytes(self._stderr)
+                return EngineFailed(f"{what}. llama.cpp's log is in {self._log_file}.", lines)
+        return EngineFailed(f"{what}.", lines)
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         while data := await process.stderr.read(STDERR_BYTES):
             self._stderr = (self._stderr + data)[-STDERR_BYTES:]
-
-    def _last_words(self) -> list[str]:
-        return self._stderr.decode(errors="replace").splitlines()
 
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ from prime_inference.wire.openai.answers import (
     usage_object,
 )
 from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRepair, CallRules, TextReader
+from prime_inference.wire.openai.logprobs import keep_alternatives
 
 Shape = Literal["chat", "text"]
 """Chat completions (deltas of messages) or completions (pieces of text)."""
@@ -64,6 +65,7 @@ class AnswerStream:
         model: str,
         include_usage: bool = False,
         choices: int = 1,
+        alternatives: int | None = None,  # of each token's logprobs; None: they stay as they come
         rules: CallRules = ANY_CALLS,
     ) -> None:
         self._shape: Shape = shape
@@ -79,6 +81,7 @@ class AnswerStream:
         self._states = [
             ChoiceState(None if new_reader is None else new_reader()) for _ in range(choices)
         ]
+        self._alternatives = alternatives
         self._counted = 0
         self._reported: Usage | None = None
         self.committed = False
@@ -114,6 +117,8 @@ class AnswerStream:
         answer = decode_answer(data)
         if answer.failed:
             raise UpstreamFailure("The model's engine reported an error in mid-answer.")
+        if self._alternatives is not None:
+            keep_alternatives(answer, self._alternatives)
         self._count(answer)
         pieces = [piece for choice in answer.choices if (piece := self._choice(choice))]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
