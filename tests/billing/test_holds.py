@@ -11,6 +11,7 @@ from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.billing.holds import GRACE, Hold, Holds
 from prime_inference.domain.errors import BudgetExceeded, RateLimited
 from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.ports.ledger import LedgerUnavailable
 from prime_inference.ports.limits import HoldAsk, HoldGrant, LimitsUnavailable, Settlement
 
 MOST = 1_000_000
@@ -162,3 +163,15 @@ async def test_nobody_is_refused_for_what_has_ended_but_not_been_settled():
         hold = await own.take(f"r{number}", [TOTAL], tokens=1, cost=MOST - 100)
         assert hold is not None
         own.settle(hold, tokens=1, cost=5)
+
+
+async def test_while_the_ledger_is_away_the_store_alone_decides():
+    store = Store()
+    assert await spend(holds(store), "r1", MOST - 5)
+
+    async def away(limit: Limit, window: int) -> int:
+        raise LedgerUnavailable("away")
+
+    other = Holds(store, away, wall_clock=lambda: NOW, clock=lambda: 0.0)
+    assert not await spend(other, "r2", 6)
+    assert await spend(other, "r3", 5)

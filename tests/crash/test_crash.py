@@ -14,7 +14,8 @@ from tests.postgres_server import PostgresServer
 from .campaign import campaign
 from .worker import open_database
 
-CRASHES = 25  # a few seconds; `make crash` takes 1,000
+CRASHES = 20  # `make crash` takes 1,000
+PLACES = 30  # of the steps from admission to the ledger
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -38,13 +39,12 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path: Path):
         assert not lives.live(2, ship_every=1)
         steps = lives.steps
         assert steps > 50  # the hook sees something
-        for step in range(1, steps, 3):  # every third: the rest is in `make crash`
+        stride = max(1, steps // PLACES)
+        for step in range(1, steps, stride):
             lives.live(2, crash_at=step, ship_every=1)
         found = lives.audit()
-    assert (
-        found.crashes >= steps // 3 - 7
-    )  # a shipper that finds the outbox empty takes fewer steps
-    assert found.whole > steps / 8
+    assert found.crashes >= PLACES // 2  # an empty outbox takes fewer steps than the first one did
+    assert found.whole >= PLACES // 4
 
 
 def test_random_crashes_lose_and_repeat_nothing(tmp_path: Path, ledger_at: str):

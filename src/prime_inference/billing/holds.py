@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from prime_inference.billing.limit_table import LimitTable
 from prime_inference.billing.refusals import refusal
 from prime_inference.domain.limits import Limit, LimitKind, window_start
+from prime_inference.ports.ledger import LedgerUnavailable
 from prime_inference.ports.limits import (
     Demand,
     HoldAsk,
@@ -128,8 +129,11 @@ class Holds:
         window = window_start(limit.kind, now)
         seen = self._seen.get((limit.id, window))
         if seen is None:  # the first of this window: the store may be new, the ledger is not
-            seen = await self._ledger_spent(limit, window)
-            seen = max(seen, self._seen.get((limit.id, window), 0))
+            try:
+                spent = await self._ledger_spent(limit, window)
+            except LedgerUnavailable:  # the store knows, unless it is new: asked again next time
+                return Demand(limit.id, limit.kind, limit.most, amount, window)
+            seen = max(spent, self._seen.get((limit.id, window), 0))
             self._seen[limit.id, window] = seen
         return Demand(limit.id, limit.kind, limit.most, amount, window, seen)
 

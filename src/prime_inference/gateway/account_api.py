@@ -12,14 +12,20 @@ from urllib.parse import parse_qs
 import msgspec
 
 from prime_inference.accounts.live import LiveDirectory
-from prime_inference.domain.errors import InvalidRequest, NotFound
+from prime_inference.domain.errors import CapacityExhausted, InvalidRequest, NotFound
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit, LimitKind, window_end, window_start
 from prime_inference.domain.money import usd_number, usd_text
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.billing import Billing
-from prime_inference.ports.ledger import Ledger, Transfer, UsageFilter, tenant_account
+from prime_inference.ports.ledger import (
+    Ledger,
+    LedgerUnavailable,
+    Transfer,
+    UsageFilter,
+    tenant_account,
+)
 from prime_inference.wire.http import Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE
 
@@ -56,7 +62,10 @@ class AccountApi:
         async def endpoint(request: Request, reply: Reply, request_id: str) -> None:
             key = self._auth.authenticate(request)
             query = {name: values[-1] for name, values in parse_qs(request.query).items()}
-            body = msgspec.json.encode(await answer(key, query))
+            try:
+                body = msgspec.json.encode(await answer(key, query))
+            except LedgerUnavailable as error:
+                raise CapacityExhausted("The ledger is away.", retry_after=1) from error
             reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], body)
 
         return endpoint
