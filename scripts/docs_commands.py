@@ -86,18 +86,12 @@ def _words(line: str) -> list[str]:
 def _prime_fault(words: list[str]) -> Iterator[str]:
     """Ask the command itself for help on the command shown, and look for its options there."""
     command: list[str] = []
+    help_text = _help(command)
     for word in words:
-        if not re.fullmatch(r"[a-z][a-z-]*", word) or len(command) == 2:
-            break
+        if "COMMAND [ARGS]" not in help_text.stdout or not re.fullmatch(r"[a-z][a-z-]*", word):
+            break  # no group, or no name of a command
         command.append(word)
-    prime = Path(sys.executable).with_name("prime")
-    help_text = subprocess.run(
-        [prime, *command, "--help"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
-        check=False,
-    )
+        help_text = _help(command)
     if help_text.returncode:
         yield f"there is no `prime {' '.join(command)}`"
         return
@@ -105,6 +99,16 @@ def _prime_fault(words: list[str]) -> Iterator[str]:
         option = word.split("=")[0]
         if option.startswith("--") and option not in help_text.stdout:
             yield f"`prime {' '.join(command)}` has no {option}"
+
+
+def _help(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).with_name("prime"), *command, "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        check=False,
+    )
 
 
 # -- run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from tests.redis_server import RedisServer, executables
 
 from .conftest import COMMAND, Prime
 
@@ -119,3 +122,45 @@ def test_without_a_gateway_that_is_said(prime: Prime, tmp_path: Path):
     result = prime("inference", "status", "--state-dir", str(tmp_path), "-o", "json")
     assert (result.exit_code, result.stdout) == (1, "")
     assert json.loads(result.stderr)["error"]["code"] == "nothing_answers"
+
+
+def test_gateways_of_one_file_lease_its_slots_from_one_redis(
+    prime: Prime, tmp_path: Path, served: Served
+):
+    fleet = tmp_path / "fleet.toml"
+    shown = prime("inference", "status", "--state-dir", served.folder, "-o", "json")
+    engine = json.loads(shown.stdout)["deployments"][0]["base_url"]
+    text = EXAMPLE.read_text().replace('"mock"', f'"vllm"\nbase_url = "{engine}"')
+    fleet.write_text("\n".join(line for line in text.splitlines() if not line.startswith("mock =")))
+    redis = RedisServer(next(iter(executables().values())), tmp_path)
+    command = [*COMMAND, "inference", "gateway", "--config", str(fleet), "--redis", redis.url]
+    command += ["--port", "0", "--control-port", "0", "-o", "json"]
+    folders = [str(tmp_path / "one"), str(tmp_path / "two")]
+    processes = [
+        subprocess.Popen([*command, "--state-dir", folder], stdout=subprocess.PIPE)
+        for folder in folders
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["model"] == "acme/echo-1"
+        deadline = time.monotonic() + 30
+        while not all(has_leases(prime, folder) for folder in folders):
+            assert time.monotonic() < deadline, "they have no slots"
+            time.sleep(0.2)
+        assert "prime:block:{west-2}" in redis.every_key()
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        redis.stop()
+
+
+def has_leases(prime: Prime, folder: str) -> bool:
+    """Whether a gateway has slots of every deployment, by word of the store."""
+    shown = prime("inference", "status", "--state-dir", folder, "-o", "json")
+    view = json.loads(shown.stdout)
+    return not view["degraded"] and all(one["leased"] for one in view["deployments"])
