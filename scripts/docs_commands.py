@@ -23,6 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK_SECONDS = 1800  # `make test` on two cores takes a quarter of it
+DEEPEST = 4  # words of a command, e.g. prime inference bench agents run
+SHALLOWEST = 2  # these must exist; later ones may be arguments
 READY_SECONDS = 120  # a server that must first fetch its weights
 
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -86,18 +88,12 @@ def _words(line: str) -> list[str]:
 def _prime_fault(words: list[str]) -> Iterator[str]:
     """Ask the command itself for help on the command shown, and look for its options there."""
     command: list[str] = []
+    help_text = _help(command)
     for word in words:
-        if not re.fullmatch(r"[a-z][a-z-]*", word) or len(command) == 2:
-            break
+        if "COMMAND [ARGS]" not in help_text.stdout or not re.fullmatch(r"[a-z][a-z-]*", word):
+            break  # no group, or no name of a command
         command.append(word)
-    prime = Path(sys.executable).with_name("prime")
-    help_text = subprocess.run(
-        [prime, *command, "--help"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
-        check=False,
-    )
+        help_text = _help(command)
     if help_text.returncode:
         yield f"there is no `prime {' '.join(command)}`"
         return
@@ -105,6 +101,16 @@ def _prime_fault(words: list[str]) -> Iterator[str]:
         option = word.split("=")[0]
         if option.startswith("--") and option not in help_text.stdout:
             yield f"`prime {' '.join(command)}` has no {option}"
+
+
+def _help(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "prime_inference.cli", *command, "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        check=False,
+    )
 
 
 # -- run

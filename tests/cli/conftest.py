@@ -36,7 +36,11 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def environment(home: Path) -> dict[str, str]:
     """What a child process sees: nothing of the person who runs the tests."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "LANG", "PYTHONPATH", "TMPDIR")
+        if name in os.environ
+    }
     return {**kept, "HOME": str(home)}
 
 

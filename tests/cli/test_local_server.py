@@ -28,7 +28,7 @@ def write_state(folder: Path, pid: int, base_url: str = URL) -> None:
 
 def test_a_running_server_is_found(tmp_path: Path):
     write_state(tmp_path, os.getpid())
-    assert find_local_server(tmp_path) == LocalServer(URL, "m", "its-key")
+    assert find_local_server(tmp_path) == LocalServer(URL, "m", "its-key", "http://x")
 
 
 def test_a_server_that_died_is_not_found(tmp_path: Path):

@@ -23,6 +23,7 @@ from prime_inference.cli.local_server import find_local_server
 from .conftest import COMMAND, Prime
 
 INFERENCE = [*COMMAND, "inference"]
+EXAMPLE = Path(__file__).parents[2] / "examples/two-datacenters.toml"
 FREE_PORTS = ["--port", "0", "--control-port", "0"]
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -337,3 +338,53 @@ def test_a_model_file_goes_to_the_private_server_and_an_id_does_not(tmp_path: Pa
     by_file = private_server.serve_command(tmp_path, "x.gguf")
     assert by_file[-2:] == ["--model", "x.gguf"]
     assert "--model" not in private_server.serve_command(tmp_path, None)
+
+
+# -- fleets
+
+
+def test_a_fleet_is_served_from_a_file_and_its_engines_run_and_end_with_it(
+    environment: dict[str, str],
+):
+    command = [*INFERENCE, "serve", "--config", str(EXAMPLE), *FREE_PORTS, "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        endpoint = announced(process.stdout)
+        endpoints = httpx.get(f"{endpoint['base_url']}/models/acme/echo-1/endpoints").json()
+        places = [each["provider_name"] for each in endpoints["data"]["endpoints"]]
+        assert places == ["east", "east", "west", "west"]
+        key = {"authorization": f"Bearer {endpoint['api_key']}"}
+        question = {"model": "acme/echo-1", "messages": [{"role": "user", "content": "hi"}]}
+        url = f"{endpoint['base_url']}/chat/completions"
+        assert httpx.post(url, json=question, headers=key).status_code == 200
+        engines = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(engines) == 4
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert not any(Path(f"/proc/{engine}").exists() for engine in engines)
+
+
+def test_a_fleet_that_is_wrong_is_said_before_anything_starts(prime: Prime, tmp_path: Path):
+    file = tmp_path / "fleet.toml"
+    file.write_text(EXAMPLE.read_text().replace("slots", "slotz"))
+    for command in ("serve", "gateway"):
+        result = prime("inference", command, "--config", str(file), *FREE_PORTS)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"Error: {file}: deployments[0]: there is no key slotz.")
+
+
+def test_a_config_and_a_single_upstream_exclude_each_other(prime: Prime):
+    for options in (
+        ["gateway", "--config", str(EXAMPLE), "--upstream", "http://127.0.0.1:1/v1"],
+        ["gateway", "--model-id", "acme/echo-1"],
+        ["serve", "--config", str(EXAMPLE), "--model-id", "acme/echo-1"],
+    ):
+        result = prime("inference", *options)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "--config" in result.stderr
+
+
+def test_a_store_that_is_no_redis_is_refused(prime: Prime):
+    named = ["--upstream", "http://127.0.0.1:1/v1", "--model-id", "m"]
+    result = prime("inference", "gateway", *named, *FREE_PORTS, "--redis", "http://127.0.0.1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--redis is like redis://" in result.stderr

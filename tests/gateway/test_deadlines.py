@@ -134,3 +134,15 @@ async def test_the_clock_of_an_attempt_that_was_stopped_ends_nothing():
     clocks.stop()
     await asyncio.sleep(2.5 * TICK)
     assert exchange.error is None
+
+
+async def test_a_process_that_stood_still_holds_nobody_to_account():
+    deadlines = Deadlines()
+    called: list[str] = []
+    dog = Watchdog(deadlines, 60, lambda: called.append("late"))
+    before = dog.at
+    deadlines._due -= 100  # as if the tick had come 100 s too late
+    deadlines._tick()
+    assert not called
+    assert 99 < dog.at - before < 101
+    dog.cancel()

@@ -67,6 +67,25 @@ async def test_draining_finishes_what_is_in_flight_and_refuses_what_is_new(
     assert not server.connections
 
 
+async def test_a_connection_made_before_a_drain_may_still_send_its_first_request(
+    serve: Serve, connect: Connect
+):
+    server, address = await serve(echo)
+    taken = await connect(address)
+    await eventually(lambda: len(server.connections) == 1)
+    # the kernel has taken this one, the server has not been told yet
+    with socket.create_connection(address) as waiting:
+        draining = asyncio.create_task(server.drain(PATIENCE))
+        await asyncio.sleep(0)
+        assert (await taken.ask(post(b"mine"))).body == b"mine"
+        waiting.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(waiting, post(b"too"))
+        answer = await loop.sock_recv(waiting, 65536)
+        assert answer.startswith(b"HTTP/1.1 200")
+        await asyncio.wait_for(draining, PATIENCE)
+
+
 async def test_a_stream_that_began_before_the_drain_ends_whole_and_then_closes(
     serve: Serve, connect: Connect
 ):

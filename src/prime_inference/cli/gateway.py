@@ -4,31 +4,58 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prime_inference.cli.clocks import (
+    ConnectSeconds,
+    FirstTokenSeconds,
+    IdleSeconds,
+    clock_limits,
+)
 from prime_inference.cli.failures import WrongUsage
 from prime_inference.cli.options import Plain, TextOrJson
 from prime_inference.cli.serve import (
     EPILOG,
     ControlPort,
+    Database,
+    FleetConfig,
     Host,
     Port,
     StateDir,
+    billing_options,
     require_ports,
     run_server,
 )
 from prime_inference.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from prime_inference.compose import ListenOptions
 
 __all__ = ["EPILOG", "gateway"]
 
 
 def gateway(
     upstream: Annotated[
-        str, typer.Option("--upstream", help="Base URL of the upstream's API, e.g. of a vLLM.")
-    ],
-    model_id: Annotated[str, typer.Option("--model-id", help="What clients call the model.")],
+        str | None,
+        typer.Option("--upstream", help="Base URL of the upstream's API, e.g. of a vLLM."),
+    ] = None,
+    model_id: Annotated[
+        str | None, typer.Option("--model-id", help="What clients call the model.")
+    ] = None,
+    config: FleetConfig = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            "--redis",
+            envvar="PRIME_REDIS_URL",
+            show_envvar=False,
+            metavar="URL",
+            help="Redis or Valkey where several gateways agree on slots and breakers."
+            " Default: PRIME_REDIS_URL, else none: this is the only gateway.",
+        ),
+    ] = None,
     upstream_model: Annotated[
         str | None,
         typer.Option("--upstream-model", help="What the upstream calls it. Default: the same."),
@@ -43,38 +70,87 @@ def gateway(
     context_tokens: Annotated[
         int, typer.Option("--context-tokens", min=1, help="The model's context window.")
     ] = 131_072,
+    tool_format: Annotated[
+        str | None,
+        typer.Option(
+            "--tool-format",
+            help="Find tool calls in the model's text, which is in this format"
+            " (`toolcalls formats`). Default: the upstream finds them.",
+        ),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     control_port: ControlPort = 8001,
     state_dir: StateDir = None,
+    connect_seconds: ConnectSeconds = None,
+    first_token_seconds: FirstTokenSeconds = None,
+    idle_seconds: IdleSeconds = None,
+    database: Database = None,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas", min=1, help="Gateways that share the limits, for when Redis is away."
+        ),
+    ] = 1,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
-    """Serve one upstream that already runs.
+    """Serve upstreams that already run: one of them, or the fleet of a file.
 
     Examples:
       prime inference gateway --upstream http://127.0.0.1:9000/v1 --model-id acme/my-model
+      prime inference gateway --config fleet.toml --redis redis://10.0.0.1:6379/0
     """
     from prime_inference import compose
     from prime_inference.cli.folders import state_folder
+    from prime_inference.toolcalls.format import load
 
     if engine not in compose.ENGINE_PARAMETERS:
         raise WrongUsage(f"--engine is one of {', '.join(compose.ENGINE_PARAMETERS)}.")
-    listen = compose.ListenOptions(
-        state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
-        host=host,
-        port=port,
-        control_port=control_port,
-    )
+    if tool_format is not None and tool_format not in load():
+        raise WrongUsage(f"--tool-format is one of {', '.join(load())}.")
+    try:
+        listen = compose.ListenOptions(
+            state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
+            host=host,
+            port=port,
+            control_port=control_port,
+            redis_url=redis,
+            billing=billing_options(database, redis, replicas, shipper_process=True),
+            clocks=clock_limits(
+                connect=connect_seconds, first_token=first_token_seconds, idle=idle_seconds
+            ),
+        )
+    except ValueError as error:
+        raise WrongUsage("--redis is like redis://host:6379/0, rediss:// or unix://.") from error
+    terminal = Terminal(plain=plain)
+    if config is not None:
+        if upstream is not None or model_id is not None:
+            raise WrongUsage("--config names every upstream: leave --upstream and --model-id out.")
+        serve_config(config, listen, terminal, as_json=output == "json")
+        return
+    if upstream is None or model_id is None:
+        raise WrongUsage("Give --upstream and --model-id, or --config.")
     try:
         options = compose.GatewayOptions(
-            listen, upstream, model_id, upstream_model, engine, slots, context_tokens
+            listen, upstream, model_id, upstream_model, engine, slots, context_tokens, tool_format
         )
     except ValueError as error:
         raise WrongUsage(f"--upstream: {error}") from error
     require_ports(host, port, control_port)
     run_server(
         lambda announce: compose.gateway(options, announce),
-        Terminal(plain=plain),
+        terminal,
         as_json=output == "json",
+    )
+
+
+def serve_config(config: Path, listen: ListenOptions, terminal: Terminal, *, as_json: bool) -> None:
+    """Serve the fleet of a file. Raises PortUnavailable, ServerFailed."""
+    from prime_inference import compose_fleet
+
+    fleet = compose_fleet.FleetOptions(listen, config.absolute())
+    require_ports(listen.host, listen.port, listen.control_port)
+    run_server(
+        lambda announce: compose_fleet.gateway_fleet(fleet, announce), terminal, as_json=as_json
     )

@@ -17,6 +17,7 @@ class LocalServer(msgspec.Struct, frozen=True):
     base_url: str
     model: str
     api_key: str
+    control_url: str = ""  # of its listener for operators
 
 
 class _Endpoint(msgspec.Struct):
@@ -25,6 +26,7 @@ class _Endpoint(msgspec.Struct):
     base_url: str
     pid: int
     model: str = ""
+    control_url: str = ""
 
 
 def find_local_server(state_folder: Path) -> LocalServer | None:
@@ -41,7 +43,7 @@ def find_local_server(state_folder: Path) -> LocalServer | None:
         return None
     if not _runs(endpoint.pid):
         return None
-    return LocalServer(endpoint.base_url, endpoint.model, key)
+    return LocalServer(endpoint.base_url, endpoint.model, key, endpoint.control_url)
 
 
 def _runs(pid: int) -> bool:

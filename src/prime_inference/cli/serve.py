@@ -20,7 +20,9 @@ from prime_inference.cli.terminal import Terminal
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from prime_inference.compose import Announce, Endpoint
+    from prime_inference.compose import Announce, Endpoint, ServeOptions
+    from prime_inference.compose_billing import BillingOptions
+    from prime_inference.engines.local.weights import Progress
 
 EPILOG = json_help(
     "One line once the server answers: {base_url, control_url, api_key, model}",
@@ -50,6 +52,25 @@ StateDir = Annotated[
         "--state-dir",
         help="Folder of keys and usage. Default: PRIME_STATE_DIR, else"
         " ~/.local/state/prime-inference.",
+    ),
+]
+
+FleetConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FLEET.toml",
+        help="Serve the fleet of this file, and follow it.",
+    ),
+]
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="PRIME_DATABASE",
+        help="Where teams, prices and bills are kept: sqlite, sqlite:FILE, postgresql://..."
+        " Default: nowhere; one key, and nobody is billed.",
     ),
 ]
 
@@ -90,6 +111,8 @@ def serve(
             help="Context window. Default: what the model was trained with.",
         ),
     ] = None,
+    config: FleetConfig = None,
+    database: Database = None,
     output: TextOrJson = "text",
     until_stdin_closes: Annotated[
         bool,
@@ -105,7 +128,9 @@ def serve(
     Examples:
       prime inference serve
       prime inference serve --model ./model.gguf --model-id acme/my-model
+      prime inference serve --database sqlite
       prime inference serve --port 0 --control-port 0 -o json
+      prime inference serve --config examples/two-datacenters.toml
     """
     from prime_inference import compose
     from prime_inference.cli.folders import cache_folder, state_folder
@@ -113,6 +138,8 @@ def serve(
     terminal = Terminal(plain=plain)
     if model is not None and not model.is_file():
         raise WrongUsage(f"There is no file {model}.")
+    if config is not None and (model, model_id, context_tokens) != (None, None, None):
+        raise WrongUsage("--config names every model: leave out --model and what goes with it.")
     state = state_dir or state_folder(os.environ, Path.home())
     options = compose.ServeOptions(
         state_dir=state.absolute(),
@@ -124,16 +151,54 @@ def serve(
         model_id=model_id,
         slots=slots,
         context_tokens=context_tokens,
+        billing=billing_options(database),
     )
     require_ports(host, port, control_port)
     if until_stdin_closes:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
     with DownloadProgress("weights of the default model", plain=plain) as progress:
         run_server(
-            lambda announce: compose.serve(options, announce, progress),
+            lambda announce: _server(options, config, announce, progress),
             terminal,
             as_json=output == "json",
         )
+
+
+def _server(
+    options: ServeOptions, config: Path | None, announce: Announce, progress: Progress
+) -> Coroutine[Any, Any, None]:
+    """What serves a fleet, or one model."""
+    from prime_inference import compose, compose_fleet
+
+    if config is None:
+        return compose.serve(options, announce, progress)
+    listen = compose.ListenOptions(
+        options.state_dir,
+        options.host,
+        options.port,
+        options.control_port,
+        billing=options.billing,
+    )
+    fleet = compose_fleet.FleetOptions(listen, config.absolute())
+    return compose_fleet.serve_fleet(fleet, options.cache_dir, announce, progress)
+
+
+def billing_options(
+    database: str | None,
+    redis: str | None = None,
+    replicas: int = 1,
+    *,
+    shipper_process: bool = False,
+) -> BillingOptions | None:
+    """Raises WrongUsage."""
+    from prime_inference.compose_billing import BillingOptions
+
+    if database is None:
+        return None
+    try:
+        return BillingOptions(database, redis, shipper_process, replicas)
+    except ValueError as error:
+        raise WrongUsage(f"--database: {error}") from error
 
 
 def run_server(
@@ -146,6 +211,7 @@ def run_server(
 
     from prime_inference import compose
     from prime_inference.domain.errors import CannotStart
+    from prime_inference.gateway.stop_signal import StoppedAtOnce
 
     level = logging.WARNING if as_json else logging.INFO  # a program that reads JSON asks metrics
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -161,7 +227,7 @@ def run_server(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         compose.run(server(announce))
-    except compose.StoppedAtOnce as stopped:
+    except StoppedAtOnce as stopped:
         raise typer.Exit(128 + stopped.number) from stopped
     except CannotStart as error:
         raise ServerFailed(str(error)) from error

@@ -52,11 +52,13 @@ class Deadlines:
     """
 
     TICK_SECONDS = 0.1  # the precision of every clock; the shortest one is 2 s
+    STOOD_STILL_SECONDS = 1.0  # a busy event loop is late by less
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._watched: set[Watched] = set()
         self._ticking = False
+        self._due = 0.0  # when the next tick should be
 
     def now(self) -> float:
         """The event loop's clock."""
@@ -66,13 +68,15 @@ class Deadlines:
         self._watched.add(watched)
         if not self._ticking:
             self._ticking = True
-            self._loop.call_later(self.TICK_SECONDS, self._tick)
+            self._tick_later()
 
     def discard(self, watched: Watched) -> None:
         self._watched.discard(watched)
 
     def _tick(self) -> None:
         now = self._loop.time()
+        if now - self._due > self.STOOD_STILL_SECONDS:
+            self._stood_still(now - self._due)
         for watched in [watched for watched in self._watched if watched.at <= now]:
             if watched not in self._watched:  # one called before has cancelled it
                 continue
@@ -83,7 +87,17 @@ class Deadlines:
                 log.exception("the callback of a clock failed")
         self._ticking = bool(self._watched)
         if self._ticking:
-            self._loop.call_later(self.TICK_SECONDS, self._tick)
+            self._tick_later()
+
+    def _tick_later(self) -> None:
+        self._due = self._loop.time() + self.TICK_SECONDS
+        self._loop.call_at(self._due, self._tick)
+
+    def _stood_still(self, seconds: float) -> None:
+        """This process was stopped: what came meanwhile is read next, and nobody was late."""
+        log.warning("this process stood still for %.1f s", seconds)
+        for watched in self._watched:
+            watched.at += seconds
 
 
 class Watchdog:

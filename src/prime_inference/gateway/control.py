@@ -1,4 +1,4 @@
-"""The control listener: live, ready, metrics. Never on the public port."""
+"""The control listener: live, ready, metrics, fleet. Never on the public port."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable
 import msgspec
 
 from prime_inference.domain.errors import MethodNotAllowed, NotFound
+from prime_inference.gateway.fleet_api import FLEET, FleetApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.settlement import Settlement
-from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.http import Handler, Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
 METRICS_TYPE = (b"content-type", b"text/plain; version=1.0.0; charset=utf-8")
+ADMIN = "/admin/v1/"
 LAG_SECONDS = 0.5
 READING = ("GET", "HEAD")
 
@@ -22,14 +24,25 @@ class ControlListener:
     """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot."""
 
     def __init__(
-        self, metrics: Metrics, settlement: Settlement, not_ready: Callable[[], str | None]
+        self,
+        metrics: Metrics,
+        settlement: Settlement,
+        not_ready: Callable[[], str | None],
+        fleet: FleetApi,
+        admin: Handler | None = None,
     ) -> None:
+        self._admin = admin
         self._metrics = metrics
         self._settlement = settlement
         self._not_ready = not_ready
+        self._fleet = fleet
 
     async def handle(self, request: Request, reply: Reply) -> None:
-        if request.method not in ("GET", "HEAD"):
+        if request.path == FLEET or request.path.startswith(f"{FLEET}/"):
+            await self._fleet.handle(request, reply)
+        elif self._admin is not None and request.path.startswith(ADMIN):
+            await self._admin(request, reply)
+        elif request.method not in READING:
             reply.send(
                 *render_error(MethodNotAllowed(f"{request.path} takes GET.", allowed=READING))
             )
@@ -45,7 +58,9 @@ class ControlListener:
             self._settlement.flush()
             reply.send(200, [METRICS_TYPE], self._metrics.render())
         else:
-            reply.send(*render_error(NotFound("There are /live, /ready and /metrics here.")))
+            reply.send(
+                *render_error(NotFound("There are /live, /ready, /metrics and /fleet here."))
+            )
 
     async def watch_loop(self) -> None:
         """Measure how late the event loop runs, for ever."""

@@ -18,16 +18,19 @@ from typing import TypeVar
 
 from prime_inference.domain.errors import (
     CapacityExhausted,
+    ContextTooSmall,
+    NoConnection,
     UpstreamFailure,
     UpstreamRefused,
     UpstreamTimeout,
 )
+from prime_inference.domain.models import Deployment
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.hedging import Contend, Hedge, Second
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import Homes
-from prime_inference.gateway.upstreams import Upstream
+from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
 from prime_inference.reliability.runner import wait_for_slot
@@ -44,8 +47,9 @@ LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed 
 class Failover:
     """Finds a deployment that answers."""
 
-    def __init__(self, guard: Guard, deadlines: Deadlines) -> None:
+    def __init__(self, guard: Guard, upstreams: Upstreams, deadlines: Deadlines) -> None:
         self._guard = guard
+        self._upstreams = upstreams
         self._deadlines = deadlines
         self._homes = Homes()
 
@@ -70,7 +74,7 @@ class Failover:
         while True:
             second: Second[T] | None = None
             if isinstance(slot, Refusal):
-                tries = tries or _Tries(guard, run, able)
+                tries = tries or _Tries(guard, self._upstreams, run)
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
@@ -78,14 +82,14 @@ class Failover:
                     answer = await going(upstream, slot, hedge)
                 except UpstreamFailure as failure:
                     self._failed(run, upstream, slot, failure)
-                    tries = tries or _Tries(guard, run, able)
+                    tries = tries or _Tries(guard, self._upstreams, run)
                     tries.failed(upstream, failure)
                     second = await self._outcome(hedge, tries)
                 except asyncio.CancelledError:
                     if hedge is None or (second := hedge.overtook()) is None:
                         raise
                     slot.late(whole=not run.operation.stream)
-                    tries = _Tries(guard, run, able)
+                    tries = _Tries(guard, self._upstreams, run)
                     tries.left(upstream)
                 else:
                     _answered(run, slot, measure=len(able) > 1)
@@ -136,7 +140,7 @@ class Failover:
         second = await hedge.outcome()
         if second is None and hedge.failed is not None:
             upstream, failure = hedge.failed
-            if not _is_full(failure):
+            if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
                 upstream.statistics.failure(self._deadlines.now())
             tries.failed(upstream, failure)
         return second
@@ -158,7 +162,7 @@ class Failover:
         if isinstance(failure, UpstreamRefused):
             if not run.committed:
                 raise failure
-        elif not _is_full(failure):
+        elif not _is_full(failure) and not isinstance(failure, ContextTooSmall):
             upstream.statistics.failure(self._deadlines.now())
         if run.committed and not run.resumable:
             raise failure
@@ -167,17 +171,20 @@ class Failover:
 class _Tries:
     """What has been tried for one request, and what comes next."""
 
-    def __init__(self, guard: Guard, run: Run, able: Sequence[Upstream]) -> None:
+    def __init__(self, guard: Guard, upstreams: Upstreams, run: Run) -> None:
         self._guard = guard
+        self._upstreams = upstreams
         self._run = run
-        self._able = {upstream.deployment.id: upstream for upstream in able}
         self._count = 0
+        self._unseen = False  # the last try reached nobody
         self._moved = False  # left an ejected deployment, which is free once
         self._last = ""  # the deployment that failed last
         self._seen: set[str] = set()  # in this round
+        self._full: set[str] = set()  # of those, they had no slot
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
+        self._begun: Deployment | None = None  # that wrote a part of what was sent
         self._pieces = 0  # attempts that had brought content by the last failure
         self._cut: UpstreamFailure | None = None  # what broke the answer off
         self._paused = 0.0  # seconds
@@ -185,6 +192,7 @@ class _Tries:
     def refused(self, upstream: Upstream, refusal: Refusal) -> None:
         """It had no slot."""
         self._seen.add(upstream.deployment.id)
+        self._full.add(upstream.deployment.id)
         self._failures.append(refusal.error(self._run.model))
 
     def left(self, upstream: Upstream) -> None:
@@ -196,24 +204,23 @@ class _Tries:
         self._last = upstream.deployment.id
         self._seen.add(self._last)
         self._failures.append(failure)
-        self._count += 1
+        self._unseen = isinstance(failure, NoConnection)
+        if not self._unseen:
+            self._count += 1
         if self._run.committed:
             self._cut_off(upstream, failure)
 
     def _cut_off(self, upstream: Upstream, failure: UpstreamFailure) -> None:
         """Content was sent: only the same revision can go on. Raises if nobody else has it."""
-        if self._run.pieces != self._pieces:  # it came further: it may fail as often again
+        self._begun = upstream.deployment
+        came_further = self._run.pieces != self._pieces
+        if came_further:  # it may fail as often again
             self._pieces = self._run.pieces
             self._cut, self._count = failure, 1
-        revision, deployment = self._run.revision, upstream.deployment
-        self._able = {
-            name: each
-            for name, each in self._able.items()
-            if same_revision(revision, deployment, each.deployment)
-        }
-        if len(self._able) < 2:
+        able = self._able().keys()
+        if not able - {self._last}:
             raise failure
-        if self._count == 1 and self._able.keys() <= self._seen:
+        if came_further and able <= self._seen:
             self._seen = {self._last}
 
     async def next(self) -> tuple[Upstream, Slot | Refusal]:
@@ -221,6 +228,8 @@ class _Tries:
         untried = self._untried()
         if untried is None and self._all_are_full():
             return await self._wait()
+        if untried is None:
+            untried = self._ejected()
         if untried is None:
             await self._pause()
             untried = self._untried()
@@ -234,10 +243,31 @@ class _Tries:
 
     def _untried(self) -> Upstream | None:
         """The best of those that this round has not seen."""
+        able = self._able()
         for name in self._guard.candidates(self._run.model):
-            if name in self._able and name not in self._seen:
-                return self._able[name]
+            if name in able and name not in self._seen:
+                return able[name]
         return None
+
+    def _ejected(self) -> Upstream | None:
+        """One that the guard does not offer, when all that it offers have failed this request.
+
+        An open breaker says what was a while ago; the request would fail without it.
+        """
+        for name, upstream in self._able().items():
+            if name not in self._seen:
+                return upstream
+        return None
+
+    def _able(self) -> dict[str, Upstream]:
+        """Those that serve the request, by id; the fleet may have changed since it began."""
+        run, operation, begun = self._run, self._run.operation, self._begun
+        return {
+            upstream.deployment.id: upstream
+            for upstream in self._upstreams.on_route(run.model, operation.route)
+            if operation.missing(upstream.deployment) is None
+            and (begun is None or same_revision(run.revision, begun, upstream.deployment))
+        }
 
     async def _pause(self) -> None:
         """Let a moment pass before the next round."""
@@ -247,19 +277,26 @@ class _Tries:
         if not self._worth_another_round(worst):
             raise worst
         await asyncio.sleep(pause)
-        self._seen.clear()
+        self._seen -= self._full or set(self._seen)  # who had no slot is still untried
+        self._full.clear()
         self._earlier, self._failures = self._failures, []
 
     async def _wait(self) -> tuple[Upstream, Slot]:
         """Every deployment is full here: wait, if a slot is expected soon."""
-        slot = await wait_for_slot(self._guard, self._run.model)
-        if isinstance(slot, Refusal):
-            raise self._cut or slot.error(self._run.model)
-        upstream = self._able.get(slot.deployment)
-        if upstream is None:  # that deployment honours less than this request asks for
+        model = self._run.model
+        while True:
+            slot = await wait_for_slot(self._guard, model)
+            if isinstance(slot, Refusal):
+                raise self._cut or slot.error(model)
+            upstream = self._able().get(slot.deployment)
+            if upstream is not None:
+                return upstream, slot
             slot.release()
-            raise self._worst()
-        return upstream, slot
+            if any(
+                each.deployment.id == slot.deployment for each in self._upstreams.serving(model)
+            ):
+                raise self._worst()  # that deployment honours less than this request asks for
+            # it left the fleet as the slot was handed over: another one is as good
 
     def _all_are_full(self) -> bool:
         return not any(
@@ -267,8 +304,12 @@ class _Tries:
         )
 
     def _may_try(self) -> bool:
-        """The first try is free; the others are bounded for each request and for all together."""
-        if not self._count:
+        """The first try is free; the others are bounded for each request and for all together.
+
+        A try that reached nobody has loaded nobody: to go on from there is a first try again.
+        Each round makes such a try once per deployment, so they are bounded too.
+        """
+        if not self._count or (self._unseen and self._count < MOST_TRIES):
             return True
         if self._count >= MOST_TRIES:
             return False
@@ -277,8 +318,11 @@ class _Tries:
         return allowed
 
     def _worth_another_round(self, worst: UpstreamFailure) -> bool:
-        """Not for what a pause does not change: clocks that ran out, or too long a pause."""
-        if isinstance(worst, UpstreamTimeout):
+        """Not for what a pause does not change: a context, clocks that ran out, too long a pause.
+
+        Where others had no slot, it changes that.
+        """
+        if isinstance(worst, UpstreamTimeout | ContextTooSmall) and not self._full:
             return False
         return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
 

@@ -15,6 +15,7 @@ from prime_inference.domain.errors import (
     ApiError,
     CapacityExhausted,
     ContextLengthExceeded,
+    ContextTooSmall,
     UpstreamFailure,
     UpstreamRefused,
 )
@@ -29,6 +30,7 @@ REFUSALS = frozenset({400, 409, 413, 422})
 _CONTEXT = re.compile(
     r"maximum context length|exceeds? the available context size|context_length_exceeded", re.I
 )
+_STATED_LIMIT = re.compile(r"maximum context length is (\d{1,9}) tokens")  # vLLM, OpenAI
 
 
 class _ErrorBody(Struct):
@@ -66,12 +68,15 @@ def _refusal(status: int, body: bytes, context_tokens: int) -> ApiError:
     return UpstreamRefused(f"The model refused the request: {message}")
 
 
-def _context_error(error: _ErrorBody, context_tokens: int) -> ContextLengthExceeded:
-    limit = error.n_ctx or context_tokens
+def _context_error(error: _ErrorBody, context_tokens: int) -> ApiError:
+    """`context_tokens` is the model's: a deployment with less of them is not the last word."""
+    stated = _STATED_LIMIT.search(error.message)
+    limit = error.n_ctx or (int(stated[1]) if stated else context_tokens)
     text = f"This model's maximum context length is {limit} tokens."
     if error.n_prompt_tokens:
         text += f" Your prompt has {error.n_prompt_tokens} tokens."
-    return ContextLengthExceeded(f"{text} Please shorten it.", param="messages")
+    kind = ContextTooSmall if limit < context_tokens else ContextLengthExceeded
+    return kind(f"{text} Please shorten it.", param="messages")
 
 
 def _parse(body: bytes) -> _ErrorBody:

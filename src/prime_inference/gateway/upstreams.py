@@ -8,6 +8,7 @@ from functools import cached_property
 
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Deployment
+from prime_inference.domain.tool_verdict import ToolVerdict
 from prime_inference.gateway.statistics import EndpointStatistics
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import HttpPool, Origin
@@ -29,6 +30,11 @@ class Upstream:
         )
         self.statistics = EndpointStatistics()
 
+    def leads_to(self, deployment: Deployment) -> bool:
+        """Whether its connections are right for `deployment`."""
+        mine = self.deployment
+        return (mine.base_url, mine.engine) == (deployment.base_url, deployment.engine)
+
     @cached_property
     def root(self) -> HttpPool:
         """What the engine serves outside its OpenAI API. No connection is kept."""
@@ -45,10 +51,15 @@ class Upstreams:
         self._now = now
         self._by_id: dict[str, Upstream] = {}
         self._on_route: dict[tuple[str, str], Sequence[Upstream]] = {}
+        self._retired: list[HttpPool] = []  # of deployments that are gone, with requests on them
 
     def serving(self, model_id: str) -> Sequence[Upstream]:
         """The upstreams of a model; empty when it has none."""
         return [self._of(deployment) for deployment in self._catalog.deployments(model_id)]
+
+    def find(self, deployment_id: str) -> Upstream | None:
+        """The upstream of a deployment that has been in use; None if there is none."""
+        return self._by_id.get(deployment_id)
 
     def on_route(self, model_id: str, route: str) -> Sequence[Upstream]:
         """The upstreams of a model that serve `route`, e.g. chat/completions."""
@@ -72,9 +83,36 @@ class Upstreams:
             rate = generation.usage.completion_tokens / seconds if seconds else 0.0
             upstream.statistics.success(self._now(), generation.first_token_seconds, rate)
 
+    def refresh(self) -> None:
+        """Take over the catalogue as it is now.
+
+        Connections of what is gone, or has moved, are closed as their requests end.
+        """
+        wanted = {
+            deployment.id: deployment
+            for model in self._catalog.models()
+            for deployment in self._catalog.deployments(model.id)
+        }
+        for name, upstream in list(self._by_id.items()):
+            spec = wanted.get(name)
+            if spec is not None and upstream.leads_to(spec):
+                upstream.deployment = spec
+            else:
+                del self._by_id[name]
+                upstream.pool.retire()
+                self._retired.append(upstream.pool)
+        self._retired = [pool for pool in self._retired if pool.connections]
+        self._on_route.clear()
+
+    def judged(self, verdict: ToolVerdict) -> None:
+        """Note the tool calls of an answer. Implements `ports.tool_verdicts.ToolVerdictSink`."""
+        upstream = self._by_id.get(verdict.deployment)
+        if upstream is not None and verdict.finished_with_calls:
+            upstream.statistics.tool_calls(self._now(), verdict.errors)
+
     def close(self) -> None:
-        for upstream in self._by_id.values():
-            upstream.pool.close()
+        for pool in [*self._retired, *(each.pool for each in self._by_id.values())]:
+            pool.close()
 
     def _of(self, deployment: Deployment) -> Upstream:
         upstream = self._by_id.get(deployment.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from prime_inference.domain.models import Deployment, Model
@@ -21,4 +21,12 @@ class Catalog(Protocol):
 
     def deployments(self, model_id: str) -> Sequence[Deployment]:
         """Where that model is served; empty when it is unknown."""
+        ...
+
+
+class ChangingCatalog(Catalog, Protocol):
+    """A catalogue whose content can be replaced while it is used."""
+
+    def replace(self, models: Iterable[Model], deployments: Iterable[Deployment]) -> None:
+        """Hold these from now on. Raises ValueError, and then keeps what it holds."""
         ...

@@ -7,6 +7,7 @@ takes the time; docs/reliability.md, "Breakers", has the states and the reasons.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -17,6 +18,7 @@ from prime_inference.ports.coordination import (
     Trip,
     Verdict,
 )
+from prime_inference.reliability.decisions import BreakerChange
 from prime_inference.reliability.settings import BreakerSettings
 from prime_inference.reliability.window import OutcomeWindow
 
@@ -38,7 +40,13 @@ class Ticket:
 class Breaker:
     """State, evidence and the way back of one deployment's breaker."""
 
-    def __init__(self, deployment: str, settings: BreakerSettings, random: Random) -> None:
+    def __init__(
+        self,
+        deployment: str,
+        settings: BreakerSettings,
+        random: Random,
+        changed: Callable[[BreakerChange], None] | None = None,
+    ) -> None:
         self.deployment = deployment
         self.state = BreakerState.CLOSED
         self.epoch = 0  # of the last record followed
@@ -48,6 +56,7 @@ class Breaker:
         self.ticket: Ticket | None = None  # held by this replica
         self.use_ticket_by = math.inf  # of a ticket that no probe was sent on yet
         self.due_at = math.inf  # when a probe may be asked for
+        self._changed = changed
         self._settings = settings
         self._random = random
         self._window = OutcomeWindow(settings.window_s)
@@ -92,12 +101,17 @@ class Breaker:
 
     def _open_locally(self, now: float) -> None:
         settings = self._settings
-        self.state = BreakerState.OPEN
+        self._enter(BreakerState.OPEN)
         self.generation += 1
         self._answers = 0
         doubled = settings.open_s * 2 ** min(self._trips - 1, 20)
         jitter = 1 + settings.open_jitter * self._random.uniform(-1, 1)
         self.due_at = now + jitter * min(doubled, settings.open_cap_s)
+
+    def _enter(self, state: BreakerState) -> None:
+        before, self.state = self.state, state
+        if state is not before and self._changed is not None:
+            self._changed(BreakerChange(self.deployment, before, state, self.cause))
 
     # --- what the store says ---
 
@@ -118,8 +132,8 @@ class Breaker:
             return  # told again, by push and by poll
         if self.state is BreakerState.CLOSED:
             self.generation += 1
-        self.state = record.state
         self.cause = record.cause
+        self._enter(record.state)
         self.unpublished = None
         self._trips = max(1, record.trips)
         self.due_at = now + record.remaining_s if record.state is BreakerState.OPEN else now
@@ -146,10 +160,10 @@ class Breaker:
             return
         open_time = self._settings.open_time(self._random.uniform(-1, 1))
         self.unpublished = Trip(self.deployment, 0, self.cause, open_time)
-        self.state = BreakerState.OPEN
+        self._enter(BreakerState.OPEN)
 
     def _close(self) -> None:
-        self.state = BreakerState.CLOSED
+        self._enter(BreakerState.CLOSED)
         self.generation += 1
         self.unpublished = None
         self.ticket = None

@@ -11,6 +11,7 @@ from prime_inference.ports.clock import Clock
 from prime_inference.ports.coordination import BreakerState, Verdict
 from prime_inference.reliability.block_lease import BlockLease
 from prime_inference.reliability.breaker import Breaker, Ticket
+from prime_inference.reliability.decisions import BreakerChange
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Slot
@@ -30,11 +31,12 @@ class DeploymentGuard:
         random: Random,
         conclude: Callable[[Ticket, Verdict], None],
         rate_may_eject: Callable[[str], bool],
+        breaker_changed: Callable[[BreakerChange], None],
     ) -> None:
         self.spec = spec
         self.id = spec.id
         self.model = spec.model
-        self.breaker = Breaker(spec.id, settings.breaker, random)
+        self.breaker = Breaker(spec.id, settings.breaker, random, breaker_changed)
         self.lease = BlockLease(spec.id, holder, spec.slots, settings.lease, sequences)
         self.first_token = LatencyHistogram()
         self.whole = LatencyHistogram()  # answers that are not streamed, to their end

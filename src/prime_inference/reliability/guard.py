@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from random import Random
 
 from prime_inference.domain.models import Deployment
@@ -23,45 +22,22 @@ from prime_inference.ports.clock import Clock
 from prime_inference.ports.coordination import (
     BreakerRecord,
     BreakerState,
-    Cause,
     Verdict,
 )
 from prime_inference.reliability.breaker import Ticket
 from prime_inference.reliability.commands import Command, Reply, ReturnBlocks
 from prime_inference.reliability.coordinator import Coordinator
+from prime_inference.reliability.decisions import Decisions, Retry
 from prime_inference.reliability.deployment import DeploymentGuard
 from prime_inference.reliability.ejection import rate_may_eject
 from prime_inference.reliability.hedge import hedge_after
 from prime_inference.reliability.model_pool import ModelPool
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
+from prime_inference.reliability.status import DeploymentStatus, status_of
 from prime_inference.reliability.waiting import Waiter
 
 GONE_RETRY_S = 1.0  # the next choice will not offer it
-
-
-@dataclass(frozen=True, slots=True)
-class DeploymentStatus:
-    """What `status` shows of a deployment, as this replica sees it."""
-
-    id: str
-    model: str
-    datacenter: str
-    breaker: BreakerState
-    cause: Cause | None  # why it is not closed
-    healthy: bool
-    draining: bool
-    slots: int
-    leased: int  # slots this replica may fill now
-    in_flight: int
-    batch_in_flight: int
-    lease_lapsed: bool  # it goes by its safe capacity
-    p50_first_token_s: float | None
-    p99_first_token_s: float | None
-    failure_rate: float  # of the last seconds
-    answered: int  # attempts since the start
-    failed: int
-    refused: int
 
 
 class Guard:
@@ -85,6 +61,7 @@ class Guard:
         self._settings = settings
         self._clock = clock
         self._random = random
+        self.decisions = Decisions()
         self._probing = not canary
         self._sequences = itertools.count(1)
         self._deployments: dict[str, DeploymentGuard] = {}
@@ -99,16 +76,19 @@ class Guard:
     def configure(self, fleet: Iterable[Deployment]) -> None:
         """Take over the fleet as it is now. What is gone is drained: its requests go on.
 
-        Raises ValueError if a deployment that is known comes with another model.
+        Raises ValueError if a deployment that is known comes with another model, and then
+        changes nothing.
         """
-        wanted = {spec.id: spec for spec in fleet}
+        wanted = {spec.id: spec for spec in fleet if not spec.draining}
+        for name, spec in wanted.items():
+            known = self._deployments.get(name)
+            if known is not None and known.model != spec.model:
+                raise ValueError(f"{name} serves {known.model}: another model needs another id")
         for name, spec in wanted.items():
             known = self._deployments.get(name)
             if known is None:
                 self._deployments[name] = self._watched(spec)
                 continue
-            if known.model != spec.model:
-                raise ValueError(f"{name} serves {known.model}: another model needs another id")
             known.spec = spec
             if known.lease.capacity != spec.slots:
                 known.lease.resize(spec.slots)
@@ -201,8 +181,11 @@ class Guard:
         if pool is None:
             return False
         if not moved and self.is_ejected(left) and len(pool.members) > 1:
+            self.decisions.retries[model, Retry.FREE] += 1
             return True
-        return pool.budget.spend(self._clock())
+        paid = pool.budget.spend(self._clock())
+        self.decisions.retries[model, Retry.PAID if paid else Retry.DENIED] += 1
+        return paid
 
     def hedge_after(self, deployment: str, *, whole: bool = False) -> float | None:
         """Seconds without a first token after which to ask `may_hedge`; None: never.
@@ -218,7 +201,9 @@ class Guard:
     def may_hedge(self, model: str) -> bool:
         """Whether the budget has room for a hedge; takes it."""
         pool = self._models.get(model)
-        return pool is not None and pool.budget.spend(self._clock())
+        allowed = pool is not None and pool.budget.spend(self._clock())
+        self.decisions.hedges[model, allowed] += 1
+        return allowed
 
     # --- probes ---
 
@@ -261,6 +246,11 @@ class Guard:
         member = self._deployments.get(deployment)
         return member is None or not member.usable
 
+    def answered(self, deployment: str) -> int:
+        """Attempts that it has answered since the start; 0 for one that is not known."""
+        member = self._deployments.get(deployment)
+        return member.answered if member is not None else 0
+
     def waiting(self, model: str) -> int:
         """Requests waiting for a slot of that model."""
         pool = self._models.get(model)
@@ -269,7 +259,10 @@ class Guard:
     def status(self) -> list[DeploymentStatus]:
         """Every deployment, in the order of configuration."""
         now = self._clock()
-        return [self._status(member, now) for member in self._deployments.values()]
+        return [
+            status_of(member, draining=member.id in self._draining, now=now)
+            for member in self._deployments.values()
+        ]
 
     # --- the conversation with the store (for `Runner` and the simulation) ---
 
@@ -326,6 +319,7 @@ class Guard:
             self._random,
             conclude=self._conclude,
             rate_may_eject=self._rate_may_eject,
+            breaker_changed=self.decisions.breaker_changed,
         )
 
     def _group(self) -> None:
@@ -335,7 +329,7 @@ class Guard:
                 groups.setdefault(member.model, []).append(member)
         for model, members in groups.items():
             if model not in self._models:
-                self._models[model] = ModelPool(self._settings, self._random)
+                self._models[model] = ModelPool(model, self._settings, self._random, self.decisions)
             self._models[model].members = tuple(members)
         for model in self._models.keys() - groups.keys():
             self._models[model].members = ()
@@ -362,30 +356,6 @@ class Guard:
 
     def _rate_may_eject(self, model: str) -> bool:
         return rate_may_eject(self._models[model].members)
-
-    def _status(self, member: DeploymentGuard, now: float) -> DeploymentStatus:
-        breaker = member.breaker
-        closed = breaker.state is BreakerState.CLOSED
-        return DeploymentStatus(
-            id=member.id,
-            model=member.model,
-            datacenter=member.spec.datacenter,
-            breaker=breaker.state,
-            cause=None if closed else breaker.cause,
-            healthy=member.healthy,
-            draining=member.id in self._draining,
-            slots=member.lease.capacity,
-            leased=member.lease.limit(now),
-            in_flight=member.in_flight,
-            batch_in_flight=member.batch_in_flight,
-            lease_lapsed=member.lease.lapsed(now),
-            p50_first_token_s=member.first_token.quantile(0.5, now),
-            p99_first_token_s=member.first_token.quantile(0.99, now),
-            failure_rate=breaker.failure_rate(now),
-            answered=member.answered,
-            failed=member.failed,
-            refused=member.refused,
-        )
 
 
 def _nothing() -> None:

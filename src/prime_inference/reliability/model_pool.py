@@ -8,6 +8,7 @@ from random import Random
 
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.breaker import Ticket
+from prime_inference.reliability.decisions import Decisions, Wait
 from prime_inference.reliability.deployment import DeploymentGuard
 from prime_inference.reliability.ejection import eligible
 from prime_inference.reliability.retry_budget import RetryBudget
@@ -22,12 +23,16 @@ UNKNOWN_FIRST_TOKEN_S = 1.0  # only compared with itself: nothing of this model 
 class ModelPool:
     """Members, waiting line and retry budget of one model."""
 
-    def __init__(self, settings: Settings, random: Random) -> None:
+    def __init__(
+        self, model: str, settings: Settings, random: Random, decisions: Decisions
+    ) -> None:
+        self.model = model
         self.members: Sequence[DeploymentGuard] = ()
         self.line = WaitingLine()
         self.budget = RetryBudget(settings.retry)
         self._settings = settings
         self._random = random
+        self._decisions = decisions
 
     def refresh(self, now: float) -> None:
         """Take over what was measured since; several times a second, not with every request."""
@@ -87,6 +92,7 @@ class ModelPool:
         longest = self._settings.lease.longest_wait_s
         expected = self.expected_wait(priority, now)
         if expected > longest and self.line.size >= self._slots_to_come(now):
+            self._decisions.waits[self.model, Wait.REFUSED] += 1
             return self._refusal(Reason.NOT_WORTH_WAITING, expected)
         waiter = Waiter(priority, now + longest, deliver)
         self.line.join(waiter)
@@ -102,6 +108,7 @@ class ModelPool:
                 if slot is None:
                     break
                 self.line.leave(waiter)
+                self._decisions.waits[self.model, Wait.SERVED] += 1
                 waiter.deliver(slot)
 
     def expire(self, now: float) -> None:
@@ -113,12 +120,14 @@ class ModelPool:
             return
         for waiter in self.line.overdue(now):
             expected = self.expected_wait(waiter.priority, now)
+            self._decisions.waits[self.model, Wait.EXPIRED] += 1
             waiter.deliver(self._refusal(Reason.WAITED, expected))
 
     def _refusal(self, reason: Reason, expected: float) -> Refusal:
         """Without any knowledge, come back when the store will have been asked again."""
         if expected == math.inf:
             expected = self._settings.lease.contended_gap_s
+        self._decisions.refusals[self.model, reason] += 1
         return Refusal(reason, expected)
 
     def _slots_to_come(self, now: float) -> int:

@@ -6,6 +6,7 @@ import enum
 
 from prime_inference.domain.errors import (
     CapacityExhausted,
+    ContextTooSmall,
     UpstreamFailure,
     UpstreamRefused,
 )
@@ -30,7 +31,7 @@ def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
         return Outcome.ANSWERED
     if status >= 500:
         return Outcome.FAILED
-    if isinstance(error, UpstreamRefused | CapacityExhausted):
+    if isinstance(error, UpstreamRefused | ContextTooSmall | CapacityExhausted):
         return Outcome.NEUTRAL
     if isinstance(error, UpstreamFailure):
         return Outcome.FAILED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from prime_inference.ports.clock import Clock
@@ -26,6 +27,7 @@ from prime_inference.reliability.slots import Priority, Refusal, Slot
 
 LEAST_SLEEP_S = 0.005  # what is due a little later is done together; `wake` interrupts it
 WATCH_AGAIN_S = 0.25  # after a lost subscription; the poll covers the time between
+FAREWELLS = 3  # a store that is busy at the moment must not cost the others our slots
 
 Canary = Callable[[Slot], Awaitable[None]]
 """Sends one short generation to the slot's deployment; records its outcome on the slot."""
@@ -48,6 +50,7 @@ class Runner:
         self._coordination = coordination
         self._clock = clock
         self._canary = canary
+        self.calls: Counter[tuple[str, bool]] = Counter()  # to the store: what, and if it answered
         self._woken = asyncio.Event()
         guard.wake = self._woken.set
 
@@ -66,8 +69,10 @@ class Runner:
 
     async def farewell(self) -> None:
         """Give all blocks back: others have them at once, not when the leases end."""
-        with contextlib.suppress(CoordinationUnavailable):  # they end by themselves
-            await self._ask(self._guard.farewell())
+        for _ in range(FAREWELLS):
+            with contextlib.suppress(CoordinationUnavailable):  # they end by themselves
+                await self._ask(self._guard.farewell())
+                return
 
     async def _sleep(self) -> None:
         seconds = max(LEAST_SLEEP_S, self._guard.next_due() - self._clock())
@@ -79,8 +84,10 @@ class Runner:
         try:
             reply = await self._ask(command)
         except CoordinationUnavailable:
+            self.calls[type(command).__name__, False] += 1
             self._guard.fail(command)
         else:
+            self.calls[type(command).__name__, True] += 1
             self._guard.accept(command, reply)
         self._woken.set()
 

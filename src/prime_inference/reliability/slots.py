@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from prime_inference.domain.errors import CapacityExhausted
-from prime_inference.reliability.breaker import Ticket
 from prime_inference.reliability.outcome import Outcome
 
 if TYPE_CHECKING:
+    from prime_inference.reliability.breaker import Ticket
     from prime_inference.reliability.deployment import DeploymentGuard
 
 

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from prime_inference.domain.errors import UpstreamCut, UpstreamTimeout, UpstreamUnreachable
+from prime_inference.domain.errors import (
+    NoConnection,
+    UpstreamCut,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from prime_inference.wire.http_exchange import ClientConnection, Response
 
 __all__ = ["HttpPool", "Origin", "Response"]
@@ -145,6 +150,16 @@ class HttpPool:
         while self._idle:
             self._idle.pop().abort()
 
+    @property
+    def connections(self) -> int:
+        """Open connections, idle ones included."""
+        return len(self._all)
+
+    def retire(self) -> None:
+        """Keep no connection from now on; exchanges in flight go on to their end."""
+        self._idle_limit = 0
+        self.drop_idle()
+
     def close(self) -> None:
         """Close every connection; exchanges in flight fail, and later ones."""
         self._closed = True
@@ -176,11 +191,11 @@ class HttpPool:
                 "The upstream did not accept a connection.", clock="connect"
             ) from None
         except (OSError, UnicodeError) as error:  # UnicodeError: no host can have such a name
-            raise UpstreamUnreachable("The upstream cannot be reached.") from error
+            raise NoConnection("The upstream cannot be reached.") from error
         # only now is it certain to be told of its end: a connect that is cancelled is not
         if self._closed or not connection.alive:
             connection.abort()
-            raise UpstreamUnreachable("The upstream closed the connection at once.")
+            raise NoConnection("The upstream closed the connection at once.")
         self._all.add(connection)
         return connection
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FRESH_SECONDS = 1.0  # for the first request of a connection made before a drain: it is on its way
 BODILESS = frozenset((204, 304))
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s
 
@@ -46,7 +47,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_chunked", "_congestion", "_deaf", "_head_only", "_keep_alive", "_limits",
+        "_chunked", "_congestion", "_deaf", "_fresh", "_head_only", "_keep_alive", "_limits",
         "_loop", "_lost", "_queue", "_queued_bytes", "_reader", "_server", "_streaming", "_task",
         "_transport", "_unsent", "closing", "deadline", "ended", "started",
     )  # fmt: skip
@@ -64,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._congestion: asyncio.Future[None] | None = None
         self._unsent = 0  # bytes, when the time limit for writing was last set
+        self._fresh = True  # no request has come yet
         self._keep_alive = True
         self._chunked = True
         self._head_only = False
@@ -89,8 +91,8 @@ class Connection(asyncio.Protocol):
         self._reader = RequestReader(self, self._limits, self._server.check_head, client)
         self._server.connections.add(self)
         self._wait(self._limits.header_seconds)
-        if self._server.draining:  # accepted just before the listener was closed
-            self.cut()
+        if self._server.draining:  # taken just before the listener was closed
+            self._wait(FRESH_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         if not self._deaf and not self.closing:
@@ -146,6 +148,7 @@ class Connection(asyncio.Protocol):
             self._wait_for_body()
 
     def request_arrived(self, request: Request, keep_alive: bool, chunked: bool) -> None:
+        self._fresh = False
         if self._task is None and self._congestion is None:
             self._serve(request, keep_alive, chunked)
         else:
@@ -335,9 +338,16 @@ class Connection(asyncio.Protocol):
             self.cut()
 
     def close_when_idle(self) -> None:
-        """Close now if no request is being read or served; else after the last answer."""
+        """Close now if no request is being read or served; else after the last answer.
+
+        A connection that has had no request is one whose request is on its way.
+        """
         idle = self._task is None and not self._queue and self._reader.phase == IDLE
-        if idle and not self.closing:
+        if not idle or self.closing:
+            return
+        if self._fresh:
+            self._wait(FRESH_SECONDS)
+        else:
             self._close()
 
     def cut(self) -> None:

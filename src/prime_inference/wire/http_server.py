@@ -70,6 +70,7 @@ class HttpServer:
         self.connections: set[Connection] = set()
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by `start`
         self._listener: asyncio.Server | None = None
+        self._socket: socket.socket | None = None  # the listener's
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
         self._date = (0, b"")
@@ -81,6 +82,7 @@ class HttpServer:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = listener
         self._listener = await self.loop.create_server(
             lambda: Connection(self), sock=listener, backlog=BACKLOG
         )
@@ -107,8 +109,16 @@ class HttpServer:
             self._emptied.set()
 
     async def drain(self, seconds: float) -> None:
-        """Stop listening, let requests in flight finish for at most `seconds`, then close."""
+        """Stop listening, let requests in flight finish for at most `seconds`, then close.
+
+        Who has a connection, be it one that only the kernel has taken so far, may still send
+        a first request.
+        """
+        self.draining = True
+        waiting = self._accept_what_waits()
         self._stop_listening()
+        for accepted in waiting:
+            await self.loop.connect_accepted_socket(lambda: Connection(self), accepted)
         for connection in list(self.connections):
             connection.close_when_idle()
         await self._empty(seconds)
@@ -126,6 +136,18 @@ class HttpServer:
                 connection.task.cancel()
         if self._sweeper is not None:
             self._sweeper.cancel()
+
+    def _accept_what_waits(self) -> list[socket.socket]:
+        """Connections that the kernel has taken; to close the listener would reset them."""
+        accepted: list[socket.socket] = []
+        while self._listener is not None and self._socket is not None:
+            try:
+                accepted.append(self._socket.accept()[0])
+            except OSError:  # none is left, or there are no more file descriptors
+                break
+        for each in accepted:
+            each.setblocking(False)
+        return accepted
 
     def _stop_listening(self) -> None:
         self.draining = True

@@ -7,18 +7,16 @@ standard input does, and the kernel kills it when its parent dies: no parent, no
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
-import signal
 import sys
 from typing import Any
 
 import msgspec
 
 from prime_inference.engines.local.settings import PROMPT_CACHE_MIB, EngineSettings
+from prime_inference.engines.parent import die_with_parent
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOG_WARNINGS = 2  # llama.cpp's verbosity: no line per request, and never a prompt
 
 
@@ -30,17 +28,6 @@ def main() -> None:
     while os.read(0, 1024):
         pass
     os._exit(0)  # the server's threads have nothing to save
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies, and look whether it already has.
-
-    To the kernel the parent is the thread that started us: that of the event loop.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def start(settings: EngineSettings) -> Any:

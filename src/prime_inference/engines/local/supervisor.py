@@ -1,53 +1,34 @@
-"""Keeps the engine's process alive."""
+"""llama.cpp's server as a child process that is kept alive."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import os
-import socket
-import sys
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from prime_inference.domain.errors import CannotStart
-from prime_inference.engines.local.backoff import Backoff
 from prime_inference.engines.local.settings import (
     ENGINE_ENVIRONMENT,
     EngineSettings,
     engine_threads,
 )
+from prime_inference.engines.supervised import (
+    PROBE_SECONDS,
+    STUCK_SECONDS,
+    EngineFailed,
+    SupervisedEngine,
+)
 
-log = logging.getLogger(__name__)
-
-State = Literal["stopped", "starting", "ready", "restarting"]
-
-START_SECONDS = 300.0  # a 100 GB model from a slow disk
-STOP_SECONDS = 5.0  # SIGTERM ends it at once; only a process that the kernel holds takes longer
-PROBE_SECONDS = 10.0  # between two looks at whether the engine still works
-PROBE = b"GET /slots HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\r\n"
-STUCK_SECONDS = 60.0  # a batch of a 70B model on a few cores takes half of that
-STDERR_BYTES = 16 * 1024  # about 120 lines; a file that cannot be loaded makes 30
+__all__ = ["EngineFailed", "LocalEngine"]
 
 
-class EngineFailed(CannotStart):
-    """The engine could not be started; `log_lines` are its last words, for whoever wants them."""
+class LocalEngine(SupervisedEngine):
+    """One llama.cpp server in a child process."""
 
-    def __init__(self, message: str, log_lines: list[str]) -> None:
-        super().__init__(message)
-        self.log_lines = log_lines
-
-
-class LocalEngine:
-    """One llama.cpp server in a child process, restarted when it dies or is stuck.
-
-    `base_url` stays the same over restarts. A request that is in flight when the process
-    dies sees its connection break; those that follow are refused until it is back.
-    `log_file` is given the last words of a process that could not start.
-    """
+    program = "llama.cpp"
+    environment = ENGINE_ENVIRONMENT
+    # asks the thread that does all the work; /health answers even when a huge grammar holds it
+    probe_path = "/slots"
 
     def __init__(
         self,
@@ -59,187 +40,25 @@ class LocalEngine:
         probe_seconds: float = PROBE_SECONDS,
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
+        super().__init__(
+            str(model_file),
+            causes=f" with {slots} slots of {context_tokens} tokens: the file may be cut short,"
+            " damaged or of a kind that llama.cpp does not know, or memory is short",
+            log_file=log_file,
+            probe_seconds=probe_seconds,
+            stuck_seconds=stuck_seconds,
+        )
         self._model_file = model_file
         self._slots = slots
         self._context_tokens = context_tokens
-        self._log_file = log_file
-        self._probe_seconds = probe_seconds
-        self._stuck_seconds = stuck_seconds
-        self._reservation: socket.socket | None = None
-        self._port = 0
-        self._process: asyncio.subprocess.Process | None = None
-        self._stderr = b""
-        self._drain: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self.state: State = "stopped"
-        self.restarts = 0
 
-    @property
-    def base_url(self) -> str:
-        """Where the engine is from its start to its stop."""
-        assert self._port, "not started"
-        return f"http://127.0.0.1:{self._port}/v1"
-
-    @property
-    def pid(self) -> int | None:
-        """The child's process id while it runs."""
-        return self._process.pid if self._process is not None else None
-
-    async def start(self) -> None:
-        """Return when the model is loaded. Raises EngineFailed."""
-        self.state = "starting"
-        self._reservation = _reserve_port()
-        self._port = int(self._reservation.getsockname()[1])
-        try:
-            await self._spawn()
-        except BaseException:
-            await self.stop()
-            raise
-        self.state = "ready"
-        self._watch = asyncio.create_task(self._keep_alive())
-
-    async def stop(self) -> None:
-        """End the process and give up the address."""
-        self.state = "stopped"
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait({self._watch})
-            self._watch = None
-        await self._end()
-        if self._reservation is not None:
-            self._reservation.close()
-            self._reservation = None
-
-    async def _spawn(self) -> None:
+    def arguments(self, port: int) -> list[str]:
         settings = EngineSettings(
             model_file=str(self._model_file),
-            port=self._port,
+            port=port,
             slots=self._slots,
             context_tokens=self._context_tokens,
             threads=engine_threads(),
             parent=os.getpid(),
         )
-        self._stderr = b""
-        process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "prime_inference.engines.local.child",
-            msgspec.json.encode(settings).decode(),
-            stdin=asyncio.subprocess.PIPE,  # its end tells the child that we are gone
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=os.environ | ENGINE_ENVIRONMENT,
-            start_new_session=True,  # a Ctrl-C on the terminal is ours to answer, by draining
-        )
-        assert process.stdout is not None
-        self._drain = asyncio.create_task(self._read_stderr(process))
-        try:
-            line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
-        except TimeoutError:
-            raise self._failed(
-                f"The engine did not load {self._model_file} within {START_SECONDS:.0f} s"
-            ) from None
-        if not line:
-            await process.wait()
-            await self._drain
-            raise self._failed(
-                f"The engine could not load {self._model_file} with {self._slots} slots of"
-                f" {self._context_tokens} tokens: the file may be cut short, damaged or of a kind"
-                " that llama.cpp does not know, or memory is short"
-            )
-
-    def _failed(self, what: str) -> EngineFailed:
-        """The error for a process that did not start; its last words go to the log file."""
-        lines = self._stderr.decode(errors="replace").splitlines()
-        if self._log_file is not None and lines:
-            with contextlib.suppress(OSError):  # it is told all the same
-                self._log_file.write_bytes(self._stderr)
-                return EngineFailed(f"{what}. llama.cpp's log is in {self._log_file}.", lines)
-        return EngineFailed(f"{what}.", lines)
-
-    async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        while data := await process.stderr.read(STDERR_BYTES):
-            self._stderr = (self._stderr + data)[-STDERR_BYTES:]
-
-    async def _keep_alive(self) -> None:
-        loop = asyncio.get_running_loop()
-        backoff = Backoff()
-        while True:
-            assert self._process is not None
-            began = loop.time()
-            status = await self._until_dead(self._process)
-            self.state = "restarting"
-            log.warning("the engine died (status %d)", status)
-            await self._start_again(backoff, loop.time() - began)
-            self.restarts += 1
-            self.state = "ready"
-
-    async def _start_again(self, backoff: Backoff, ran_seconds: float) -> None:
-        """Try until it runs: whoever repairs the cause need not also restart us."""
-        while True:
-            pause = backoff.pause(ran_seconds)
-            log.info("starting the engine in %.1f s", pause)
-            await asyncio.sleep(pause)
-            try:
-                return await self._spawn()
-            except (EngineFailed, OSError) as error:  # OSError: no memory for a process
-                log.error("%s", error)
-                await self._end()
-                ran_seconds = 0.0
-
-    async def _until_dead(self, process: asyncio.subprocess.Process) -> int:
-        """The exit status of a process that died, or was killed because it was stuck."""
-        died = asyncio.ensure_future(process.wait())
-        try:
-            while not (await asyncio.wait({died}, timeout=self._probe_seconds))[0]:
-                if not await self._works() and not died.done():
-                    log.error("the engine is stuck; killing it")
-                    process.kill()
-                    break
-            return await died
-        finally:
-            died.cancel()
-
-    async def _works(self) -> bool:
-        """Whether the thread that does all the work still takes orders.
-
-        `/health` answers even when it does not: a huge grammar can hold it for hours.
-        """
-        try:
-            async with asyncio.timeout(self._stuck_seconds):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-                try:
-                    writer.write(PROBE)
-                    return bool(await reader.readline())
-                finally:
-                    writer.close()
-        except OSError:  # no answer in time is one too
-            return False
-
-    async def _end(self) -> None:
-        """End the process if it runs, and leave nothing of it."""
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), STOP_SECONDS)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-        if self._drain is not None:
-            self._drain.cancel()
-            await asyncio.wait({self._drain})
-            self._drain = None
-
-
-def _reserve_port() -> socket.socket:
-    """A socket that holds a free port for the engine while it is down.
-
-    It never listens, so connections go to the engine or are refused; only a process of the
-    same user that also asks for SO_REUSEPORT can take the port.
-    """
-    reservation = socket.socket()
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reservation.bind(("127.0.0.1", 0))
-    return reservation
+        return ["-m", "prime_inference.engines.local.child", msgspec.json.encode(settings).decode()]

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import httptools
 
 from prime_inference.engines.mock.journal import CLIENT_LEFT, Seen
+from prime_inference.engines.mock.load import Load
 from prime_inference.engines.mock.pacer import Pacer
 from prime_inference.engines.mock.script import Ending, Script, error_body, json_answer
 from prime_inference.wire.http import Headers
@@ -34,6 +35,7 @@ class Answerer(Protocol):
 
     pacer: Pacer
     connections: set[MockConnection]
+    load: Load
 
     def answer(
         self, method: str, target: str, headers: Headers, body: bytes
@@ -57,6 +59,7 @@ class Exchange:
         self.over = False
         if seen is not None:
             seen.status = script.status
+            connection.engine.load.begin()
 
     def play(self) -> None:
         """Write what is due now, and have the pacer call for the rest."""
@@ -110,6 +113,7 @@ class Exchange:
     def _close(self, outcome: str) -> None:
         self.over = True
         if self.seen is not None:
+            self._connection.engine.load.end()
             self.seen.outcome = outcome
             self.seen.seconds = self._connection.loop.time() - self._at
 

@@ -149,14 +149,16 @@ def whole_script(rendered: Rendered, opening: bytes, behaviour: Behaviour, pace:
     body = opening + rendered.body
     if behaviour is PLAIN:
         return Script([Step(last, JSON_HEAD % len(body) + body, rendered.tokens)])
-    if (early := _early_end(behaviour)) is not None and early[0] <= rendered.tokens:
+    early = None if behaviour.end_after is not None else _early_end(behaviour)
+    if early is not None and early[0] <= rendered.tokens:
         after, script = early
         script.rest = (behaviour.slow_head or 0) + pace.first + pace.gap * max(0, after - 1)
         if behaviour.error_after is not None:
             script.steps = [Step(script.rest, json_answer(500, engine_error()))]
             script.rest, script.status = 0, 500
         return script
-    if behaviour.malformed_at is not None:
+    ends_early = behaviour.end_after is not None and behaviour.end_after <= rendered.tokens
+    if behaviour.malformed_at is not None or ends_early:
         body = body[: len(body) // 2]
     if behaviour.huge_at is not None:
         body = body[:-1] + b" " * HUGE_EVENT_BYTES + b"}"

@@ -1,0 +1,301 @@
+"""A fleet in a TOML file (docs/fleet-file.md)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, inspect
+
+from prime_inference.adapters.files.fleet_changes import FleetChanges
+from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch
+from prime_inference.domain.models import Deployment, EngineKind, HealthCheck, Model, Pricing
+from prime_inference.domain.suggestions import did_you_mean
+from prime_inference.wire.http_client import Origin
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Count = Annotated[int, Meta(ge=1)]
+Milliseconds = Annotated[float, Meta(ge=0)]
+Route = Literal["chat/completions", "completions", "embeddings"]
+
+ROUTES: Mapping[EngineKind, frozenset[str]] = {
+    "vllm": frozenset({"chat/completions", "completions"}),  # embeddings are a server of their own
+    "openai": frozenset({"chat/completions"}),
+    "llama.cpp": frozenset({"chat/completions", "completions", "embeddings"}),
+}
+"""What an engine serves unless the file says otherwise."""
+
+HEALTH: Mapping[EngineKind, HealthCheck] = {
+    "vllm": "vllm",
+    "openai": "none",  # OpenAI's API has no such question
+    "llama.cpp": "llama.cpp",
+}
+"""How to ask an engine whether it can serve, unless the file says otherwise."""
+
+
+class PricingEntry(Struct, frozen=True):
+    """US dollars per million tokens, as decimal text."""
+
+    prompt: str = "0"
+    completion: str = "0"
+    cached_prompt: str = "0"
+
+
+class ModelEntry(Struct, frozen=True):
+    id: Name
+    revision: Name
+    context_tokens: Count
+    max_output_tokens: Count | None = None  # None: as many as the context window holds
+    name: str = ""
+    created: Annotated[int, Meta(ge=0)] = 0  # seconds since the epoch
+    modalities: frozenset[Literal["text", "image"]] = frozenset({"text"})
+    pricing: PricingEntry = PricingEntry()
+
+
+class DatacenterEntry(Struct, frozen=True):
+    id: Name
+
+
+class MockEntry(Struct, frozen=True):
+    """How a mock engine that is started here takes its time."""
+
+    pace_ms: Milliseconds = 0.0
+    first_token_ms: Milliseconds = 0.0
+
+
+class DeploymentEntry(Struct, frozen=True):
+    """Without `base_url` it is started here: a mock engine or llama.cpp."""
+
+    id: Name
+    model: Name
+    datacenter: Name
+    engine: Literal["vllm", "openai", "llama.cpp", "mock"]
+    slots: Count
+    base_url: str = ""
+    upstream_model: str = ""  # empty: the model's id
+    parameters: frozenset[str] | None = None  # None: those of the engine
+    routes: frozenset[Route] | None = None  # None: those of the engine
+    schema_alternatives: Count | None = None
+    health: HealthCheck | None = None  # None: that of the engine
+    draining: bool = False
+    model_file: str = ""  # GGUF, for a llama.cpp that is started here; beside this file
+    mock: MockEntry = MockEntry()
+
+
+class FleetEntries(Struct, frozen=True):
+    """The file as it is written."""
+
+    models: list[ModelEntry]
+    datacenters: list[DatacenterEntry]
+    deployments: list[DeploymentEntry]
+
+
+class FleetFile:
+    """Implements `ports.fleet.FleetEditor`.
+
+    `parameters` are those that each kind of engine honours; `launching` says whether
+    deployments without a base URL can be started. Edits are kept in `changes`, since the
+    file is its author's.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parameters: Mapping[EngineKind, frozenset[str]],
+        *,
+        launching: bool,
+        changes: Path,
+    ) -> None:
+        self._path = path
+        self._changes_path = changes
+        self._parameters = parameters
+        self._launching = launching
+        self._seen: tuple[int, ...] = ()
+        self._before = FleetChanges()  # the last edit; `undo` goes back to it
+
+    def read(self) -> Fleet:
+        self._seen = self._stamp()
+        return self._read(FleetChanges.load(self._changes_path))
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        name = str(entry.get("id"))
+        if name in self._names():
+            raise FleetInvalid(f"There is a deployment {name} already.")
+        self._change(lambda changes: changes.with_deployment(entry))
+
+    def drain(self, deployment: str, *, draining: bool) -> None:
+        self._require(deployment)
+        self._change(lambda changes: changes.with_draining(deployment, draining))
+
+    def move(self, deployment: str, place: Mapping[str, Any]) -> None:
+        entry = self._require(deployment)
+        self._change(lambda changes: changes.with_deployment({**entry, **place}))
+
+    def remove(self, deployment: str) -> None:
+        self._require(deployment)
+        self._change(lambda changes: changes.without(deployment))
+
+    def undo(self) -> None:
+        self._before.save(self._changes_path)
+
+    def _names(self) -> dict[str, dict[str, Any]]:
+        values = FleetChanges.load(self._changes_path).over(self._values())
+        return {str(one["id"]): one for one in values["deployments"]}
+
+    def _require(self, deployment: str) -> dict[str, Any]:
+        entries = self._names()
+        if deployment not in entries:
+            raise FleetInvalid(
+                f"There is no deployment {deployment}.{did_you_mean(deployment, entries)}"
+            )
+        return entries[deployment]
+
+    def _change(self, change: Callable[[FleetChanges], FleetChanges]) -> None:
+        before = FleetChanges.load(self._changes_path)
+        after = change(before)
+        self._read(after)
+        after.save(self._changes_path)
+        self._before = before
+
+    def _read(self, changes: FleetChanges) -> Fleet:
+        values = self._values()
+        try:
+            return self._fleet(self._entries(changes.over(values)))
+        except FleetInvalid as error:
+            raise self._invalid(str(error)) from error
+
+    def _values(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self._path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise self._invalid(f"it cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise self._invalid(f"it is not TOML: {error}") from error
+
+    def changed(self) -> bool:
+        return self._stamp() != self._seen
+
+    def _stamp(self) -> tuple[int, ...]:
+        """What tells one content from another: editors replace files, and clocks are coarse."""
+        try:
+            status = self._path.stat()
+        except OSError:  # it is being replaced, or gone: reading it says so
+            return ()
+        return status.st_mtime_ns, status.st_ino, status.st_size
+
+    def _invalid(self, reason: str) -> FleetInvalid:
+        return FleetInvalid(f"{self._path}: {reason.removesuffix('.')}.")
+
+    @staticmethod
+    def _entries(values: Mapping[str, Any]) -> FleetEntries:
+        for place, key, known in _unknown_keys(values, inspect.type_info(FleetEntries), ""):
+            raise FleetInvalid(f"{place}: there is no key {key}.{did_you_mean(key, known)}")
+        try:
+            return msgspec.convert(values, FleetEntries)
+        except msgspec.ValidationError as error:
+            raise FleetInvalid(str(error).replace("$.", "")) from error
+
+    def _fleet(self, entries: FleetEntries) -> Fleet:
+        launches = {}
+        deployments = []
+        for entry in entries.deployments:
+            launch = None if entry.base_url else self._launch(entry)
+            if launch is not None:
+                launches[entry.id] = launch
+            deployments.append(self._deployment(entry))
+        return Fleet(
+            models=tuple(_model(entry) for entry in entries.models),
+            deployments=tuple(deployments),
+            datacenters=tuple(entry.id for entry in entries.datacenters),
+            launches=launches,
+        )
+
+    def _launch(self, entry: DeploymentEntry) -> Launch:
+        if not self._launching:
+            raise FleetInvalid(
+                f"{entry.id} has no base_url: `serve` starts engines, `gateway` does not"
+            )
+        if entry.engine not in ("mock", "llama.cpp"):
+            raise FleetInvalid(
+                f"{entry.id} has no base_url: mock and llama.cpp are started here,"
+                f" {entry.engine} is not"
+            )
+        file = self._path.parent / entry.model_file if entry.model_file else None
+        return Launch(entry.engine, file, entry.mock.pace_ms, entry.mock.first_token_ms)
+
+    def _deployment(self, entry: DeploymentEntry) -> Deployment:
+        engine: EngineKind = "vllm" if entry.engine == "mock" else entry.engine
+        if entry.base_url:
+            _check_url(entry)
+        known = self._parameters[engine]
+        for name in (entry.parameters or frozenset()) - frozenset().union(
+            *self._parameters.values()
+        ):
+            raise FleetInvalid(
+                f"{entry.id} has a parameter that is not known: {name}.{did_you_mean(name, known)}"
+            )
+        deployment = Deployment(
+            id=entry.id,
+            model=entry.model,
+            datacenter=entry.datacenter,
+            base_url=entry.base_url.rstrip("/"),
+            engine=engine,
+            slots=entry.slots,
+            upstream_model=entry.upstream_model or entry.model,
+            parameters=known if entry.parameters is None else entry.parameters,
+            routes=ROUTES[engine] if entry.routes is None else frozenset(entry.routes),
+            health=entry.health or HEALTH[engine],
+            draining=entry.draining,
+        )
+        if entry.schema_alternatives is None:
+            return deployment
+        return replace(deployment, schema_alternatives=entry.schema_alternatives)
+
+
+def _check_url(entry: DeploymentEntry) -> None:
+    try:
+        Origin.parse(entry.base_url)
+    except ValueError as error:
+        raise FleetInvalid(f"{entry.id}: base_url is {error}") from error
+
+
+def _model(entry: ModelEntry) -> Model:
+    prices = entry.pricing
+    for key in ("prompt", "completion", "cached_prompt"):
+        try:
+            good = Decimal(getattr(prices, key)) >= 0
+        except InvalidOperation:
+            good = False
+        if not good:
+            raise FleetInvalid(f"{entry.id}: pricing.{key} is no price: {getattr(prices, key)!r}")
+    return Model(
+        id=entry.id,
+        revision=entry.revision,
+        created=entry.created,
+        context_tokens=entry.context_tokens,
+        max_output_tokens=entry.max_output_tokens or entry.context_tokens,
+        name=entry.name,
+        modalities=frozenset(entry.modalities),
+        pricing=Pricing(prices.prompt, prices.completion, prices.cached_prompt),
+    )
+
+
+def _unknown_keys(
+    value: object, kind: inspect.Type, place: str
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Place, key and the known keys beside it, of each key that no field has."""
+    if isinstance(kind, inspect.ListType) and isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from _unknown_keys(one, kind.item_type, f"{place}[{number}]")
+    elif isinstance(kind, inspect.StructType) and isinstance(value, Mapping):
+        fields = {field.encode_name: field.type for field in kind.fields}
+        for key, inner in value.items():
+            if key in fields:
+                yield from _unknown_keys(inner, fields[key], f"{place}.{key}".lstrip("."))
+            else:
+                yield place or "the top", key, list(fields)

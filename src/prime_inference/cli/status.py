@@ -1,0 +1,128 @@
+"""`prime inference status`: datacenters and deployments as a gateway sees them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from prime_inference.cli.control_options import ControlStateDir, ControlUrl, connect
+from prime_inference.cli.options import Plain, TableOrJson, json_help
+from prime_inference.cli.terminal import Column, Terminal
+
+EPILOG = json_help(
+    "{replica, replicas, degraded, error, datacenters: [{id, deployments, serving, slots, leased,"
+    " in_flight}], models: [{id, revision, deployments, serving, waiting}], deployments: [{id,"
+    " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
+    " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
+    " refused}]}; one document a line with --watch",
+)
+CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
+NOTHING = "-"
+
+DATACENTERS = [
+    Column("Datacenter"),
+    Column("Deployments", "right"),
+    Column("Serving", "right"),
+    Column("In flight", "right"),
+    Column("Leased", "right"),
+    Column("Slots", "right"),
+]
+DEPLOYMENTS = [
+    Column("Deployment"),
+    Column("Datacenter"),
+    Column("Model"),
+    Column("State"),
+    Column("Breaker"),
+    Column("Health"),
+    Column("In flight", "right"),
+    Column("Leased", "right"),
+    Column("Slots", "right"),
+    Column("First token p50", "right"),
+    Column("p99", "right"),
+    Column("Errors", "right"),
+]
+
+
+def status(
+    output: TableOrJson = "table",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, help="Seconds between two looks of --watch.")
+    ] = 1.0,
+    control_url: ControlUrl = None,
+    state_dir: ControlStateDir = None,
+    plain: Plain = False,
+) -> None:
+    """Show the fleet as one gateway sees it: state, breaker, slots, first token, errors.
+
+    In flight and leased are this gateway's own; first token and errors are those of the last
+    minute and the last seconds.
+
+    Examples:
+      prime inference status
+      prime inference status --watch
+      prime inference status -o json | jq '.deployments[] | select(.state != "serving")'
+    """
+    terminal = Terminal(plain=plain)
+    with connect(control_url, state_dir) as client:
+        while True:
+            view = client.fleet()
+            if output == "json":
+                terminal.line(json.dumps(view)) if watch else terminal.json(view)
+            else:
+                if watch and sys.stdout.isatty() and not plain:
+                    sys.stdout.write(CLEAR)
+                show(view, terminal)
+            if not watch:
+                return
+            time.sleep(every)
+
+
+def show(view: Mapping[str, Any], terminal: Terminal) -> None:
+    """Both tables, and what is wrong."""
+    places = [
+        [one["id"], *(str(one[key]) for key in ("deployments", "serving", "in_flight", "leased",
+                                                 "slots"))]
+        for one in view["datacenters"]
+    ]  # fmt: skip
+    terminal.table("Datacenters", DATACENTERS, places)
+    terminal.line()
+    show_deployments(view["deployments"], terminal)
+    if view["degraded"]:
+        terminal.note("Degraded: the coordination store is away, or a lease has lapsed.")
+    if view["error"]:
+        terminal.note(f"The fleet that is wanted cannot be served: {view['error']}")
+
+
+def show_deployments(deployments: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+    """One row for each."""
+    terminal.table("Deployments", DEPLOYMENTS, [_row(one) for one in deployments])
+
+
+def _row(one: Mapping[str, Any]) -> list[str]:
+    cause = f" ({one['cause']})" if one["cause"] else ""
+    return [
+        one["id"],
+        one["datacenter"],
+        one["model"],
+        one["state"],
+        f"{one['breaker']}{cause}",
+        "healthy" if one["healthy"] else "unhealthy",
+        str(one["in_flight"]),
+        f"{one['leased']}{' (lapsed)' if one['lease_lapsed'] else ''}",
+        str(one["slots"]),
+        _seconds(one["p50_first_token_s"]),
+        _seconds(one["p99_first_token_s"]),
+        f"{one['error_rate']:.1%}",
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f} s"

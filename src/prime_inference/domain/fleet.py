@@ -1,0 +1,79 @@
+"""The fleet: every model and deployment that gateways serve, as one immutable value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from prime_inference.domain.errors import CannotStart
+from prime_inference.domain.models import Deployment, Model
+from prime_inference.domain.suggestions import did_you_mean
+
+
+class FleetInvalid(CannotStart):
+    """A fleet that cannot be served; the message names the place and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """An engine that `serve` runs itself, as a child process on this machine.
+
+    `pace_ms` and `first_token_ms` are the mock engine's, `model_file` is llama.cpp's; None is
+    the default model, which is fetched once.
+    """
+
+    engine: Literal["mock", "llama.cpp"]
+    model_file: Path | None = None
+    pace_ms: float = 0.0
+    first_token_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is to be served. A deployment in `launches` has no base URL before it runs.
+
+    Raises FleetInvalid if it contradicts itself.
+    """
+
+    models: tuple[Model, ...]
+    deployments: tuple[Deployment, ...]
+    datacenters: tuple[str, ...]
+    launches: Mapping[str, Launch] = field(default_factory=dict)  # by deployment
+
+    def __post_init__(self) -> None:
+        models = [model.id for model in self.models]
+        _unique("models", models)
+        _unique("datacenters", self.datacenters)
+        _unique("deployments", [deployment.id for deployment in self.deployments])
+        if not models:
+            raise FleetInvalid("There are no models.")
+        for deployment in self.deployments:
+            _known(deployment.id, "model", deployment.model, models)
+            _known(deployment.id, "datacenter", deployment.datacenter, self.datacenters)
+
+    def may_follow(self, before: Fleet) -> None:
+        """Raises FleetInvalid if it cannot replace `before` in a gateway that runs."""
+        served = {deployment.id: deployment.model for deployment in before.deployments}
+        for deployment in self.deployments:
+            model = served.get(deployment.id, deployment.model)
+            if model != deployment.model:
+                raise FleetInvalid(
+                    f"{deployment.id} serves {model}: another model needs another deployment id."
+                )
+
+
+def _unique(kind: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FleetInvalid(f"Two {kind} are named {name}.")
+        seen.add(name)
+
+
+def _known(deployment: str, kind: str, name: str, names: Iterable[str]) -> None:
+    if name not in names:
+        raise FleetInvalid(
+            f"{deployment} names a {kind} that is not there: {name}.{did_you_mean(name, names)}"
+        )

@@ -1,0 +1,60 @@
+"""A line in the log for every change of heart about where requests go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from prime_inference.ports.coordination import BreakerState
+from prime_inference.reliability.decisions import BreakerChange
+from prime_inference.reliability.guard import Guard
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # a lease lapses for seconds at least
+
+
+class DecisionLog:
+    """Breakers as they change; leases and the store as they are found every second."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._degraded = False
+        self._lapsed: set[str] = set()
+        guard.decisions.on_breaker = self.breaker
+
+    def breaker(self, change: BreakerChange) -> None:
+        """One breaker has changed."""
+        opened = change.after is not BreakerState.CLOSED
+        log.log(
+            logging.WARNING if opened else logging.INFO,
+            "breaker of deployment %s: %s, it was %s%s",
+            change.deployment,
+            change.after,
+            change.before,
+            f" ({change.cause})" if opened else "",
+        )
+
+    async def watch(self) -> None:
+        """Look again and again, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Note what has changed since the last look."""
+        lapsed = {status.id for status in self._guard.status() if status.lease_lapsed}
+        for name in sorted(lapsed - self._lapsed):
+            log.warning("the lease of deployment %s has lapsed: it goes by safe capacity", name)
+        for name in sorted(self._lapsed - lapsed):
+            log.info("deployment %s has a lease again", name)
+        self._lapsed = lapsed
+        degraded = self._guard.degraded
+        if degraded is not self._degraded:
+            log.log(
+                logging.WARNING if degraded else logging.INFO,
+                "this replica goes by itself: the coordination store does not answer"
+                if degraded
+                else "the coordination store answers again",
+            )
+        self._degraded = degraded

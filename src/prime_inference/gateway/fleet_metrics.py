@@ -1,0 +1,178 @@
+"""What the fleet and its guard have to tell, read when somebody scrapes.
+
+Nothing here costs a request anything: the numbers are kept for deciding, and copied when asked
+for. Names and labels are a contract with dashboards and alert rules (deploy/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from prime_inference.gateway.canary import Canaries
+from prime_inference.gateway.fleet_status import STATES, DeploymentView, FleetView, fleet_view
+from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.readiness import HealthChecks
+from prime_inference.ports.catalog import Catalog
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.runner import Runner
+
+PLACE = ("deployment", "datacenter", "model")
+GAUGES = {
+    "slots": "Requests that the deployment may work on, of all replicas together.",
+    "leased": "Of these, slots that this replica may fill now.",
+    "in_flight": "Requests of this replica that the deployment works on now.",
+    "lease_lapsed": "1 while this replica goes by its safe capacity: its lease has ended.",
+}
+QUANTILES = {"0.5": "p50_first_token_s", "0.99": "p99_first_token_s"}
+
+
+@dataclass(frozen=True, eq=False)
+class FleetMetrics(Collector):
+    """Everything that decides where requests go."""
+
+    live: LiveFleet
+    catalog: Catalog
+    guard: Guard
+    runner: Runner
+    health: HealthChecks
+    canaries: Canaries
+
+    def collect(self) -> Iterator[Metric]:
+        view = fleet_view(self.live, self.catalog, self.guard)
+        yield from _deployments(view.deployments)
+        yield from self._replica(view)
+        yield from self._decisions()
+        yield from self._store_and_probes()
+
+    def _replica(self, view: FleetView) -> Iterator[Metric]:
+        yield _gauge(
+            "prime_degraded",
+            "1 while this replica goes by itself: the store is away, or a lease has lapsed.",
+            {(): view.degraded},
+        )
+        yield _gauge("prime_replicas", "Replicas that the store knows of.", {(): view.replicas})
+        yield _gauge(
+            "prime_waiting_requests",
+            "Requests in line for a slot.",
+            {(model.id,): model.waiting for model in view.models},
+            ("model",),
+        )
+        yield _counter(
+            "prime_fleet_reloads",
+            "Changes of the fleet: taken, or refused since they were wrong.",
+            {("taken",): self.live.reloads, ("refused",): self.live.failed_reloads},
+            ("outcome",),
+        )
+        yield _gauge(
+            "prime_fleet_stale",
+            "1 while the fleet that is served is not the one that is wanted.",
+            {(): view.error is not None},
+        )
+
+    def _decisions(self) -> Iterator[Metric]:
+        decisions = self.guard.decisions
+        yield _counter(
+            "prime_breaker_changes",
+            "States that breakers entered: closed, open, half_open; and what opened them.",
+            {(name, state.value, cause.value): count
+             for (name, state, cause), count in decisions.breakers.items()},
+            ("deployment", "state", "cause"),
+        )  # fmt: skip
+        yield _counter(
+            "prime_slot_refusals",
+            "Times that no slot was given: full, not_worth_waiting, waited.",
+            {(model, reason.value): n for (model, reason), n in decisions.refusals.items()},
+            ("model", "reason"),
+        )
+        yield _counter(
+            "prime_waits",
+            "Ends of waits for a slot: served, expired; or refused, since none would come in time.",
+            {(model, wait.value): n for (model, wait), n in decisions.waits.items()},
+            ("model", "outcome"),
+        )
+        yield _counter(
+            "prime_retries",
+            "Further attempts: paid by the budget, denied by it, or free (off an ejected one).",
+            {(model, retry.value): n for (model, retry), n in decisions.retries.items()},
+            ("model", "decision"),
+        )
+        yield _counter(
+            "prime_hedges",
+            "Second attempts beside a late one: allowed, or denied by the budget.",
+            {(model, "allowed" if allowed else "denied"): n
+             for (model, allowed), n in decisions.hedges.items()},
+            ("model", "decision"),
+        )  # fmt: skip
+
+    def _store_and_probes(self) -> Iterator[Metric]:
+        yield _counter(
+            "prime_coordination_calls",
+            "Calls to the coordination store: answered, or failed.",
+            {(call, "answered" if answered else "failed"): n
+             for (call, answered), n in self.runner.calls.items()},
+            ("call", "outcome"),
+        )  # fmt: skip
+        yield _counter(
+            "prime_health_checks",
+            "Looks at deployments, by what they found.",
+            {(name, found.value): count for (name, found), count in self.health.looks.items()},
+            ("deployment", "found"),
+        )
+        yield _counter(
+            "prime_canaries",
+            "One-token probes of ejected deployments: answered, failed, neutral.",
+            {(name, outcome.name.lower()): n for (name, outcome), n in self.canaries.sent.items()},
+            ("deployment", "outcome"),
+        )
+
+
+def _deployments(deployments: Sequence[DeploymentView]) -> Iterator[Metric]:
+    places = {(one.id, one.datacenter, one.model): one for one in deployments}
+    for name, text in GAUGES.items():
+        values: Values = {place: float(getattr(one, name)) for place, one in places.items()}
+        yield _gauge(f"prime_deployment_{name}", text, values, PLACE)
+    yield _gauge(
+        "prime_deployment_state",
+        f"1 for the state it is in: {', '.join(STATES)}.",
+        {(*place, state): one.state == state for place, one in places.items() for state in STATES},
+        (*PLACE, "state"),
+    )
+    yield _gauge(
+        "prime_deployment_first_token_seconds",
+        "Time to the first token of streams, of the last minute.",
+        {(*place, quantile): value
+         for place, one in places.items()
+         for quantile, key in QUANTILES.items()
+         if (value := getattr(one, key)) is not None},
+        (*PLACE, "quantile"),
+    )  # fmt: skip
+    yield _counter(
+        "prime_deployment_attempts",
+        "Attempts on it: answered, failed; or refused for want of a slot.",
+        {(*place, outcome): getattr(one, outcome)
+         for place, one in places.items()
+         for outcome in ("answered", "failed", "refused")},
+        (*PLACE, "outcome"),
+    )  # fmt: skip
+
+
+Values = Mapping[tuple[str, ...], float]
+"""Numbers by the values of the labels."""
+
+
+def _gauge(name: str, text: str, values: Values, labels: Sequence[str] = ()) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for place, value in values.items():
+        family.add_metric(place, value)
+    return family
+
+
+def _counter(name: str, text: str, values: Values, labels: Sequence[str]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for place, value in values.items():
+        family.add_metric(place, value)
+    return family

@@ -1,0 +1,145 @@
+"""What an operator is shown of the fleet, as this gateway replica sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from prime_inference.domain.models import Deployment
+from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.ports.catalog import Catalog
+from prime_inference.ports.coordination import BreakerState
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.status import DeploymentStatus
+
+STATES = ("serving", "ejected", "unhealthy", "draining", "drained")
+
+
+class DeploymentView(Struct, frozen=True):
+    """One deployment. Times are in seconds, rates from 0 to 1; None is what nobody knows yet."""
+
+    id: str
+    model: str
+    datacenter: str
+    base_url: str
+    engine: str
+    state: str  # one of STATES
+    breaker: str
+    cause: str | None  # why the breaker is not closed
+    healthy: bool
+    slots: int
+    leased: int  # by this replica
+    in_flight: int  # of this replica
+    lease_lapsed: bool
+    p50_first_token_s: float | None
+    p99_first_token_s: float | None
+    error_rate: float  # of the breaker's window
+    answered: int
+    failed: int
+    refused: int
+
+
+class DatacenterView(Struct, frozen=True):
+    """Sums over its deployments."""
+
+    id: str
+    deployments: int
+    serving: int
+    slots: int
+    leased: int
+    in_flight: int
+
+
+class ModelView(Struct, frozen=True):
+    id: str
+    revision: str
+    deployments: int
+    serving: int
+    waiting: int  # requests in line for a slot
+
+
+class FleetView(Struct, frozen=True):
+    """`error` says why the fleet that is served is not the one that is wanted."""
+
+    replica: str
+    replicas: int
+    degraded: bool
+    error: str | None
+    datacenters: Sequence[DatacenterView]
+    models: Sequence[ModelView]
+    deployments: Sequence[DeploymentView]
+
+
+def fleet_view(live: LiveFleet, catalog: Catalog, guard: Guard) -> FleetView:
+    """Everything, at this moment."""
+    known = {status.id: status for status in guard.status()}
+    listed = [one for model in catalog.models() for one in catalog.deployments(model.id)]
+    deployments = [_deployment(one, known.get(one.id)) for one in listed]
+    names = live.fleet.datacenters if live.fleet is not None else ()
+    places = dict.fromkeys([*names, *(one.datacenter for one in listed)])
+    return FleetView(
+        replica=guard.replica,
+        replicas=guard.replicas,
+        degraded=guard.degraded,
+        error=live.error,
+        datacenters=[_datacenter(place, deployments) for place in places],
+        models=[
+            ModelView(
+                model.id,
+                model.revision,
+                sum(one.model == model.id for one in deployments),
+                sum(one.model == model.id and one.state == "serving" for one in deployments),
+                guard.waiting(model.id),
+            )
+            for model in catalog.models()
+        ],
+        deployments=deployments,
+    )
+
+
+def _datacenter(name: str, deployments: Sequence[DeploymentView]) -> DatacenterView:
+    mine = [one for one in deployments if one.datacenter == name]
+    return DatacenterView(
+        name,
+        len(mine),
+        sum(one.state == "serving" for one in mine),
+        sum(one.slots for one in mine),
+        sum(one.leased for one in mine),
+        sum(one.in_flight for one in mine),
+    )
+
+
+def _deployment(spec: Deployment, status: DeploymentStatus | None) -> DeploymentView:
+    """`status` is None once the guard has forgotten it: it has drained."""
+    return DeploymentView(
+        id=spec.id,
+        model=spec.model,
+        datacenter=spec.datacenter,
+        base_url=spec.base_url,
+        engine=spec.engine,
+        state=_state(status),
+        breaker=(status.breaker if status else BreakerState.CLOSED).value,
+        cause=status.cause.value if status and status.cause else None,
+        healthy=status is None or status.healthy,
+        slots=spec.slots,
+        leased=status.leased if status else 0,
+        in_flight=status.in_flight if status else 0,
+        lease_lapsed=status is not None and status.lease_lapsed,
+        p50_first_token_s=status.p50_first_token_s if status else None,
+        p99_first_token_s=status.p99_first_token_s if status else None,
+        error_rate=status.failure_rate if status else 0.0,
+        answered=status.answered if status else 0,
+        failed=status.failed if status else 0,
+        refused=status.refused if status else 0,
+    )
+
+
+def _state(status: DeploymentStatus | None) -> str:
+    if status is None:
+        return "drained"
+    if status.draining:
+        return "draining"
+    if status.breaker is not BreakerState.CLOSED:
+        return "ejected"
+    return "serving" if status.healthy else "unhealthy"

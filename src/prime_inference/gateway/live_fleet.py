@@ -1,0 +1,122 @@
+"""The fleet that this gateway serves, replaced while requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from prime_inference.domain.errors import CannotStart
+from prime_inference.domain.fleet import Fleet, FleetInvalid
+from prime_inference.gateway.upstreams import Upstreams
+from prime_inference.ports.catalog import ChangingCatalog
+from prime_inference.ports.fleet import FleetEditor, Launcher
+from prime_inference.reliability.guard import Guard
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0  # looking costs a call of the kernel; nobody waits for a change by the second
+
+
+class LiveFleet:
+    """Catalogue, upstreams and guard always hold the same fleet.
+
+    A deployment that is gone is offered to no request; those it has go on, and its engine, if
+    it runs here, stops after the last of them.
+    """
+
+    def __init__(self, catalog: ChangingCatalog, upstreams: Upstreams, guard: Guard) -> None:
+        self._catalog = catalog
+        self._upstreams = upstreams
+        self._guard = guard
+        self._editor: FleetEditor | None = None
+        self._launcher: Launcher | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self.fleet: Fleet | None = None  # None: it was given by the command line
+        self.reloads = 0
+        self.failed_reloads = 0
+        self.error: str | None = None  # why the last change was not taken over
+
+    def replace(self, fleet: Fleet) -> None:
+        """Serve this one from now on. Raises FleetInvalid, and then nothing has changed."""
+        try:
+            self._guard.configure(fleet.deployments)
+        except ValueError as error:  # the deployment of that id still drains
+            raise FleetInvalid(str(error)) from error
+        self._catalog.replace(fleet.models, fleet.deployments)
+        self._upstreams.refresh()
+        before, self.fleet = self.fleet, fleet
+        _tell(before, fleet)
+
+    async def follow(
+        self,
+        fleet: Fleet,
+        editor: FleetEditor,
+        launcher: Launcher | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        """Take over every change of `editor`, for ever; `fleet` is served already.
+
+        A bad one leaves the fleet as it is.
+        """
+        self.fleet, self._editor, self._launcher = fleet, editor, launcher
+        while True:
+            await asyncio.sleep(poll_seconds)
+            async with self._one_at_a_time:
+                if await asyncio.to_thread(editor.changed):
+                    await self._reload(editor)
+                if launcher is not None:
+                    await launcher.stop_all_but(self._in_use())
+
+    async def edit(self, change: Callable[[FleetEditor], None]) -> None:
+        """Change the fleet and serve it. Raises FleetInvalid, and then nothing has changed."""
+        editor = self._editor
+        if editor is None:
+            raise FleetInvalid(
+                "This gateway has the one upstream of its command line: start it with --config."
+            )
+        async with self._one_at_a_time:
+            await asyncio.to_thread(change, editor)
+            await self._reload(editor)
+            if self.error is not None:
+                error = self.error
+                await asyncio.to_thread(editor.undo)
+                await self._reload(editor)
+                raise FleetInvalid(error)
+
+    async def _reload(self, editor: FleetEditor) -> None:
+        """Serve what is wanted now, or note why not."""
+        try:
+            fleet = await asyncio.to_thread(editor.read)
+            if self.fleet is not None:
+                fleet.may_follow(self.fleet)
+            if self._launcher is not None:
+                fleet = await self._launcher.start(fleet)
+            self.replace(fleet)
+        except CannotStart as error:
+            self.failed_reloads += 1
+            self.error = str(error)
+            log.error("the fleet stays as it is: %s", error)
+        else:
+            self.reloads += 1
+            self.error = None
+
+    def _in_use(self) -> set[str]:
+        """Deployments that are served, or still have requests."""
+        served = self.fleet.deployments if self.fleet is not None else ()
+        return {one.id for one in served} | {one.id for one in self._guard.status()}
+
+
+def _tell(before: Fleet | None, after: Fleet) -> None:
+    """Log what is new, changed and gone."""
+    old = {one.id: one for one in before.deployments} if before is not None else {}
+    new = {one.id: one for one in after.deployments}
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            log.info("deployment %s is gone; its requests go on", name)
+        elif name not in old:
+            log.info("deployment %s is new, at %s", name, new[name].base_url)
+        elif new[name].draining and not old[name].draining:
+            log.info("deployment %s drains", name)
+        elif new[name] != old[name]:
+            log.info("deployment %s has changed, at %s", name, new[name].base_url)
