@@ -52,6 +52,7 @@ async def test_the_second_attempt_answers_when_the_first_is_late_and_the_loser_i
 ):
     gateway = await start_gateway(engine, spare)
     home, other = await warm(gateway, engine, spare, stream)
+    hedges = await gateway.metric("prime_hedges_total", model=MODEL)
     home.behave("slow-first-20s")
     text = await ask(gateway, stream)
     if not stream:
@@ -62,8 +63,9 @@ async def test_the_second_attempt_answers_when_the_first_is_late_and_the_loser_i
     generations = await gateway.generations(ENOUGH + 1)
     assert generations[-1]["outcome"] == "complete"
     assert generations[-1]["usage"]["completion_tokens"] == 64
-    assert generations[-1]["deployment"] != generations[0]["deployment"]
-    assert await gateway.metric("prime_hedges_total", model=MODEL) == 1
+    assert generations[-1]["deployment"] == ("engine-1" if other is spare else "engine-0")
+    assert generations[-1]["hedged"]
+    assert await gateway.metric("prime_hedges_total", model=MODEL) == hedges + 1
     home.behave("")  # its slot was given back, and being slow has not ejected it
     await ask(gateway, stream)
     assert home.requests[-1].outcome == "complete"
