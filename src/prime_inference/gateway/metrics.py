@@ -58,7 +58,6 @@ class _ModelCell:
     completion: int = 0
     reasoning: int = 0
     continuations: int = 0
-    hedges: int = 0
     first_token: _Histogram = field(default_factory=lambda: _Histogram(FIRST_TOKEN_BUCKETS))
     duration: _Histogram = field(default_factory=lambda: _Histogram(DURATION_BUCKETS))
 
@@ -89,7 +88,6 @@ class _Generations(Collector):
         cell.completion += usage.completion_tokens
         cell.reasoning += usage.reasoning_tokens
         cell.continuations += generation.continuations
-        cell.hedges += generation.hedged
         cell.duration.observe(generation.duration_seconds)
         if generation.first_token_seconds > 0:
             cell.first_token.observe(generation.first_token_seconds)
@@ -103,7 +101,6 @@ class _Generations(Collector):
         yield self._unmeasured()
         yield self._continuations()
         yield from self.tool_calls.collect()
-        yield self._hedges()
         first_token = HistogramMetricFamily(
             "prime_first_token_seconds",
             "From accepting a streamed request to the first content sent.",
@@ -149,16 +146,6 @@ class _Generations(Collector):
         )
         for model, cell in self.models.items():
             family.add_metric([model], cell.continuations)
-        return family
-
-    def _hedges(self) -> Metric:
-        family = CounterMetricFamily(
-            "prime_hedges",
-            "Second attempts begun beside one that was later than its deployment's p99.",
-            labels=["model"],
-        )
-        for model, cell in self.models.items():
-            family.add_metric([model], cell.hedges)
         return family
 
     def _unmeasured(self) -> Metric:
