@@ -22,7 +22,7 @@
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
         ├── ContextTooSmall           400  context_length_exceeded
         ├── UpstreamUnreachable       502  provider_unavailable
-        │   └── NoConnection          (the request has reached nobody)
+        │   └── NoConnection          502  provider_unavailable
         ├── UpstreamMalformed         502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout

@@ -126,4 +126,4 @@ def test_a_call_without_an_id_gets_one():
     )
     message = judge(streamed(answer, translation()).events)
     assert message is not None
-    assert message["content"][0]["id"] == "toolu_7_0"
+    assert message["content"][0]["id"] == "call_x_0"
