@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv quick check check-alerts format lock sim faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls test-dynamo quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -74,6 +74,11 @@ test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's inte
 test-grammar: .envs/grammar/ready  ## tool-call constraints against real xgrammar
 	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/grammar/bin/python -m pytest tests/grammar
 
+SETS ?= 40
+
+test-toolcalls: $(VENV)/dev  ## calls of the default model on generated tools (20 min): make test-toolcalls SETS=40
+	$(BIN)/python -m benchmarks.toolcalls_local --sets $(SETS)
+
 quick: $(VENV)/dev .envs/prime-cli/ready  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
@@ -90,8 +95,19 @@ check-alerts: $(VENV)/dev  ## the alert rules and their tests, with promtool; th
 	else echo "promtool is missing: it comes with Prometheus"; exit 1; fi
 	$(BIN)/python -m pytest -q tests/gateway/test_deploy.py
 
+CRASH ?=
 SEEDS ?= 500
 SEED_START ?= 0
+
+.envs/dynamo/ready: requirements/dynamo.txt
+	@echo "setting up .envs/dynamo with NVIDIA Dynamo ..."
+	@$(PYTHON) -m venv .envs/dynamo
+	@.envs/dynamo/bin/pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r $<
+	@.envs/dynamo/bin/pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and a real model through one
+	PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/dynamo/bin/python $(BIN)/python -m pytest tests/dynamo
 
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
@@ -109,6 +125,8 @@ chaos: $(VENV)/dev  ## gateways, engines and Redis killed and frozen at random: 
 
 fault-figures: $(VENV)/bench bench-tools $(VENV)/dev  ## what failover adds, how soon replicas react, what Redis costs
 	$(BIN)/python -m prime_inference.bench.faults.figures --out benchmarks/results
+crash: $(VENV)/dev  ## 10,000 generations, 1,000 kills, each accounted once: make crash CRASH="--seed 7"
+	$(BIN)/python -m tests.crash $(CRASH)
 
 format: $(VENV)/dev  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix
@@ -125,6 +143,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra grammar -c requirements/dev.txt pyproject.toml -o requirements/grammar.txt
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
+	$(COMPILE) --override requirements/dynamo-overrides.in requirements/dynamo.in -o requirements/dynamo.txt
 	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt
 	for peer in $(PEERS) aiperf; do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
 

@@ -23,6 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK_SECONDS = 1800  # `make test` on two cores takes a quarter of it
+DEEPEST = 4  # words of a command, e.g. prime inference bench agents run
+SHALLOWEST = 2  # these must exist; later ones may be arguments
 READY_SECONDS = 120  # a server that must first fetch its weights
 
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -103,7 +105,7 @@ def _prime_fault(words: list[str]) -> Iterator[str]:
 
 def _help(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [Path(sys.executable).with_name("prime"), *command, "--help"],
+        [sys.executable, "-m", "prime_inference.cli", *command, "--help"],
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},

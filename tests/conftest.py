@@ -1,8 +1,19 @@
-"""What holds for every test, however the suite was started."""
+"""What holds for every test, however the suite was started; one Postgres for all of them."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres_server import PostgresServer, running_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
 
 
 def pytest_configure() -> None:

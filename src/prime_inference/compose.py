@@ -12,17 +12,21 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
+from prime_inference.adapters.files.ready_fleet import ReadyFleet
 from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.adapters.redis.coordination import RedisCoordination
-from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.adapters.sqlite.responses import SqliteResponseStore
+from prime_inference.compose_billing import BillingOptions as BillingOptions
+from prime_inference.compose_billing import BillingParts, billing_parts
+from prime_inference.domain.models import Deployment, EngineKind, GatewayParser, Model
 from prime_inference.engines.local.gguf import read_head
 from prime_inference.engines.local.memory import fitting_context, free_memory, require_room
 from prime_inference.engines.local.revision import revision
@@ -40,11 +44,16 @@ from prime_inference.gateway.fleet_metrics import FleetMetrics
 from prime_inference.gateway.fleet_status import fleet_view
 from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.messages_api import MessagesApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.readiness import HealthChecks
+from prime_inference.gateway.responses_api import ResponsesApi
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.stop_signal import StoppedAtOnce, StopSignal
+from prime_inference.gateway.token_count import TokenCounter
+from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.ports.coordination import Coordination
@@ -78,6 +87,11 @@ ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
         "parallel_tool_calls", "presence_penalty", "reasoning_effort", "response_format", "seed",
         "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     }),
+    "dynamo": frozenset({
+        "frequency_penalty", "logprobs", "min_p", "n", "presence_penalty", "reasoning_effort",
+        "repetition_penalty", "response_format", "seed", "stop", "temperature", "tool_choice",
+        "tools", "top_k", "top_logprobs", "top_p",
+    }),
     "llama.cpp": frozenset({
         "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",
         "presence_penalty", "response_format", "seed", "stop", "temperature", "top_k",
@@ -97,6 +111,7 @@ class ListenOptions:
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     clocks: ClockLimits = field(default_factory=ClockLimits)
+    billing: BillingOptions | None = None  # None: one tenant, and nobody is billed
     redis_url: str | None = field(default=None, repr=False)  # it may hold a password
 
     def __post_init__(self) -> None:
@@ -123,6 +138,7 @@ class ServeOptions:
     model_id: str | None = None  # what clients name it; None: derived from the file's name
     slots: int = 2  # answers written at a time; each reserves the memory of a whole context
     context_tokens: int | None = None  # context window; None: what the model was trained with
+    billing: BillingOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +152,26 @@ class GatewayOptions:
     engine: EngineKind = "vllm"
     slots: int = 4096  # requests in flight at a time; the engine's own limit stands behind it
     context_tokens: int = 131_072
+    tool_format: str | None = None  # of calls in the model's text; None: the upstream finds them
+
+    @property
+    def tool_parser(self) -> Literal["upstream"] | GatewayParser:
+        if self.tool_format is None:
+            return "upstream"
+        by_template = self.engine != "llama.cpp"  # which takes no template that knows of tools
+        return GatewayParser(self.tool_format, "template" if by_template else "gateway")
 
     def __post_init__(self) -> None:
         """Raises ValueError for an upstream that is no base URL."""
         Origin.parse(self.upstream)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetGatewayOptions:
+    """What `prime inference fleet gateway` is told: a list of deployments that may change."""
+
+    listen: ListenOptions
+    deployments: Path  # a file as `fleet.ready` writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +212,31 @@ async def gateway(options: GatewayOptions, announce: Announce) -> None:
         engine=options.engine,
         slots=options.slots,
         upstream_model=options.upstream_model or options.model_id,
-        parameters=ENGINE_PARAMETERS[options.engine],
+        parameters=ENGINE_PARAMETERS[options.engine]
+        | (frozenset() if options.tool_format is None else TOOL_PARAMETERS),
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
+        tool_parser=options.tool_parser,
     )
     catalog = MemoryCatalog([model], [deployment])
     with holding(options.listen.state_dir):
         async with listening(catalog, options.listen, lambda: None) as (endpoint, stop):
             announce(endpoint(model.id))
+            await stop()
+
+
+async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> None:
+    """Run a gateway in front of the deployments that a file lists, as it changes."""
+    ready = ReadyFleet(options.deployments, ENGINE_PARAMETERS["dynamo"], time.time)
+    ready.read()
+    catalog = MemoryCatalog(ready.models, ready.deployments)
+    with holding(options.listen.state_dir):
+        async with listening(
+            catalog,
+            options.listen,
+            ready.not_ready,
+            follow=lambda live: ready.follow(live.replace),
+        ) as (endpoint, stop):
+            announce(endpoint(next((model.id for model in catalog.models()), "")))
             await stop()
 
 
@@ -206,11 +256,32 @@ async def listening(
     StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
+    async with contextlib.AsyncExitStack() as stack:
+        parts = None
+        if options.billing is not None:
+            parts = await stack.enter_async_context(
+                billing_parts(options.billing, options.state_dir, keys)
+            )
+        listeners = _listening(catalog, options, not_ready, random, follow, keys, parts)
+        yield await stack.enter_async_context(listeners)
+
+
+@contextlib.asynccontextmanager
+async def _listening(
+    catalog: ChangingCatalog,
+    options: ListenOptions,
+    not_ready: Callable[[], str | None],
+    random: Random | None,
+    follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None,
+    keys: FileKeyStore,
+    parts: BillingParts | None,
+) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     loop = asyncio.get_running_loop()
     metrics = Metrics()
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
+    tool_calls = ToolCalls([metrics, upstreams])
     random = random or Random()  # noqa: S311
     guard = Guard(secrets.token_hex(8), Settings(), loop.time, random, canary=True)
     guard.configure(
@@ -224,12 +295,24 @@ async def listening(
         upstreams,
         guard,
         settlement,
+        tool_calls,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
+        billing=parts.billing if parts else None,
     )
     metrics.in_flight.set_function(lambda: inference.in_flight)
-    models_api = ModelsApi(catalog, upstreams, loop.time)
-    app = Gateway(Authenticator(keys), inference, models_api, metrics)
+    response_store = SqliteResponseStore(options.state_dir / "responses.sqlite")
+    token_counter = TokenCounter(catalog)
+    auth = parts.authenticator() if parts else Authenticator(keys)
+    app = Gateway(
+        auth,
+        inference,
+        ModelsApi(catalog, upstreams, loop.time, parts.price if parts else _no_price),
+        ResponsesApi(inference, response_store),
+        MessagesApi(inference, token_counter),
+        metrics,
+        parts.routes(auth, metrics) if parts else {},
+    )
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard)
     metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
@@ -238,6 +321,7 @@ async def listening(
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
         FleetApi(live, lambda: fleet_view(live, catalog, guard), keys.own_key),
+        admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
@@ -279,7 +363,10 @@ async def listening(
         await runner.farewell()
         await coordination.close()
         await control_server.close()
+        await tool_calls.close()
         upstreams.close()
+        token_counter.close()
+        await response_store.close()
         settlement.flush()
         access_log.close()
 
@@ -350,7 +437,13 @@ async def _serve(options: ServeOptions, announce: Announce, progress: Progress) 
         context_tokens=context_tokens,
         log_file=options.state_dir / "engine.log",
     )
-    listen = ListenOptions(options.state_dir, options.host, options.port, options.control_port)
+    listen = ListenOptions(
+        options.state_dir,
+        options.host,
+        options.port,
+        options.control_port,
+        billing=options.billing,
+    )
     await engine.start()
     try:
         catalog = local_catalog(options, engine, model_file, context_tokens)
@@ -393,8 +486,13 @@ def local_catalog(
         engine="llama.cpp",
         slots=options.slots,
         upstream_model=model.id,
-        parameters=ENGINE_PARAMETERS["llama.cpp"],
+        parameters=ENGINE_PARAMETERS["llama.cpp"] | TOOL_PARAMETERS,
         routes=frozenset({"chat/completions", "completions", "embeddings"}),
         schema_alternatives=LOCAL_SCHEMA_ALTERNATIVES,
+        tool_parser=GatewayParser("hermes", prompt="gateway"),
     )
     return MemoryCatalog([model], [deployment])
+
+
+def _no_price(model: str) -> None:
+    """Nobody is billed."""

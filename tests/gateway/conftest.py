@@ -15,6 +15,7 @@ import pytest_asyncio
 import uvloop
 
 from prime_inference.adapters.files.key_store import FileKeyStore
+from prime_inference.domain.models import GatewayParser
 from prime_inference.engines.mock import MockEngine
 
 from .processes import Processes, child_processes
@@ -52,19 +53,24 @@ def state_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def start_gateway(tmp_path: Path, state_template: Path) -> AsyncIterator[StartGateway]:
     """Starts gateways over engines (or base URLs); options as `running` takes them.
 
-    `slots` goes into each deployment, `kinds` are what the engines are.
+    `slots` and `tool_parser` go into each deployment, `kinds` are what the engines are.
     """
     async with AsyncExitStack() as stack:
         started = 0
 
         async def start(
-            *engines: MockEngine | str, slots: int = 256, kinds: Sequence[str] = (), **options: Any
+            *engines: MockEngine | str,
+            slots: int = 256,
+            kinds: Sequence[str] = (),
+            tool_parser: GatewayParser | None = None,
+            **options: Any,
         ) -> RunningGateway:
             nonlocal started
             started += 1
+            parser: dict[str, Any] = {} if tool_parser is None else {"tool_parser": tool_parser}
             urls = [each if isinstance(each, str) else each.base_url for each in engines]
             deployments = [
-                deployment(number, url, slots=slots, engine=kind)
+                deployment(number, url, slots=slots, engine=kind, **parser)
                 for number, (url, kind) in enumerate(zip_longest(urls, kinds, fillvalue="vllm"))
             ]
             if urls:

@@ -21,6 +21,7 @@ from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
 from prime_inference.wire.sse import SseFramer
 
 MODEL = "acme/echo-1"
@@ -179,6 +180,21 @@ class RunningGateway:
         assert len(lines) == count
         return [json.loads(line) for line in lines]
 
+    async def admin(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the admin API as an operator does; the answer, which must be a success."""
+        response = await self.admin_response(method, path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def admin_response(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        key = (self.state_dir / "admin_key").read_text().strip()
+        return await self.client.request(
+            method,
+            f"{self.control_url}/admin/v1/{path}",
+            json=body,
+            headers={"authorization": f"Bearer {key}"},
+        )
+
     async def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of that name whose labels hold `labels`."""
         text = (await self.client.get(f"{self.control_url}/metrics")).text
@@ -198,6 +214,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 def deployment(number: int, base_url: str, **fields: Any) -> Deployment:
     """A deployment of the test's model."""
     engine: EngineKind = fields.pop("engine", "vllm")
+    reads_calls = TOOL_PARAMETERS if "tool_parser" in fields else frozenset[str]()
     return Deployment(
         **{
             "id": f"engine-{number}",
@@ -207,7 +224,7 @@ def deployment(number: int, base_url: str, **fields: Any) -> Deployment:
             "engine": engine,
             "slots": 256,
             "upstream_model": "engine-name",
-            "parameters": compose.ENGINE_PARAMETERS[engine],
+            "parameters": compose.ENGINE_PARAMETERS[engine] | reads_calls,
             "routes": ROUTES,
             **fields,
         }
@@ -238,6 +255,7 @@ async def running(
     follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
     redis_url: str | None = None,
     catalog_models: Sequence[Model] | None = None,
+    billing: compose.BillingOptions | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway over `deployments`; `follow` may change them."""
     options = compose.ListenOptions(
@@ -247,6 +265,7 @@ async def running(
         keep_alive_seconds=keep_alive_seconds,
         clocks=clocks or ClockLimits(),
         redis_url=redis_url,
+        billing=billing,
     )
     catalog = MemoryCatalog(catalog_models or models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)

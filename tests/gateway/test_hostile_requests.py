@@ -18,7 +18,9 @@ CHAT = "/chat/completions"
 
 # -- what reaches the engine
 
-ALLOWED_HEADERS = {"host", "content-type", "content-length", "x-request-id"}
+ALLOWED_HEADERS = {
+    "host", "content-type", "content-length", "x-request-id", "x-dynamo-session-id",
+}  # fmt: skip
 SMUGGLED_HEADERS = [
     "x-mock-behaviour: status-500",
     "X-Request-Id: chosen-by-the-client",
@@ -51,6 +53,7 @@ async def test_no_header_of_the_clients_reaches_the_engine(
     assert seen.header("x-request-id") != "chosen-by-the-client"
     raw = b"".join(name + value for name, value in seen.headers)
     assert gateway.key.encode() not in raw
+    assert b"somebody-elses" not in raw
 
 
 SMUGGLED_FIELDS: dict[str, Any] = {

@@ -27,11 +27,32 @@ OPERATIONS = [
     "POST /chat/completions",
     "POST /completions",
     "POST /embeddings",
+    "POST /responses",
+    "GET /responses/{id}",
+    "DELETE /responses/{id}",
+    "POST /responses/{id}/cancel",
+    "GET /responses/{id}/input_items",
+    "POST /messages",
+    "POST /messages/count_tokens",
     "GET /models",
     "GET /models/{author}/{slug}",
     "GET /models/{author}/{slug}/endpoints",
 ]
-POSTS = OPERATIONS[:3]
+POSTS = [
+    "POST /chat/completions",
+    "POST /completions",
+    "POST /embeddings",
+    "POST /responses",
+    "POST /messages",  # whose body has all that /messages/count_tokens takes
+]
+REQUESTS = (
+    "ChatRequest",
+    "CompletionRequest",
+    "EmbeddingRequest",
+    "ResponsesResponsesRequest",
+    "AnthropicMessagesRequest",
+    "AnthropicCountRequest",
+)
 
 Operation = schemathesis.APIOperation[Any, Any, Any, Any]
 
@@ -60,7 +81,7 @@ def operations(shared_processes: Processes, document: dict[str, Any]) -> dict[st
     only then.
     """
     schemathesis.checks.load_all_checks()
-    for name in ("ChatRequest", "CompletionRequest", "EmbeddingRequest"):
+    for name in REQUESTS:
         document["components"]["schemas"][name]["properties"]["model"] = {"const": MODEL}
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=shared_processes.base_url)
@@ -93,7 +114,7 @@ def test_what_the_document_allows_is_answered_as_it_says(
     processes: Processes, operations: dict[str, Operation], name: str
 ):
     statuses = explored(operations[name], GenerationMode.POSITIVE, processes.key)
-    if "{author}" not in name:
+    if "{" not in name:
         assert statuses[200] > 0  # or the answers would not have been looked at
     assert set(statuses) <= {200, 400, 404}
 
@@ -113,7 +134,7 @@ def test_a_model_that_is_there_is_described_as_the_document_says(
     processes: Processes, operations: dict[str, Operation]
 ):
     author, slug = MODEL.split("/")
-    for name in OPERATIONS[4:]:
+    for name in OPERATIONS[-2:]:
         case = operations[name].Case(path_parameters={"author": author, "slug": slug})
         response = case.call(timeout=5)
         assert response.status_code == 200

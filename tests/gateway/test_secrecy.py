@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from prime_inference.engines.mock import expected_text
 
@@ -64,15 +65,20 @@ def ask_everything(processes: Processes) -> None:
             response.read()
 
 
-def test_nothing_that_was_said_is_written_anywhere(tmp_path: Path):
-    with child_processes(tmp_path) as processes:
+@pytest.mark.parametrize("options", [(), ("--database", "sqlite")], ids=["plain", "billed"])
+def test_nothing_that_was_said_is_written_anywhere(tmp_path: Path, options: tuple[str, ...]):
+    with child_processes(tmp_path, *options) as processes:
         ask_everything(processes)
         metrics = httpx.get(f"{processes.control_url}/metrics").text
         unknown = httpx.get(f"{processes.control_url}/{CANARY}").text
     key_file = tmp_path / "state" / "api_key"
     assert key_file.read_text().strip() == processes.key
     key_file.unlink()
-    written = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    written = {
+        path.name: path.read_bytes().decode("latin-1")
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     assert len(written["generations.jsonl"].splitlines()) > len(BEHAVIOURS)
     written |= {"metrics": metrics, "unknown": unknown}
     answer = expected_text(MESSAGES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from prime_inference.adapters.memory.coordination import MemoryStore
@@ -698,6 +700,22 @@ def test_a_deployment_cannot_change_its_model() -> None:
     fleet = Fleet(deployment("a"))
     with pytest.raises(ValueError, match="another model needs another id"):
         fleet.guard.configure([deployment("a", model="other")])
+
+
+def test_a_fleet_that_is_refused_changes_nothing() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    before = [(each.id, each.slots, each.draining) for each in fleet.guard.status()]
+    with pytest.raises(ValueError, match="another model"):
+        fleet.guard.configure([deployment("c"), deployment("b", model="other")])
+    assert [(each.id, each.slots, each.draining) for each in fleet.guard.status()] == before
+
+
+def test_a_deployment_that_is_configured_as_draining_is_not_offered() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fleet.guard.configure([replace(deployment("a"), draining=True), deployment("b")])
+    assert fleet.guard.candidates("m") == ["b"]
+    fleet.guard.configure([deployment("a"), deployment("b")])
+    assert set(fleet.guard.candidates("m")) == {"a", "b"}
 
 
 def test_a_replica_that_stops_gives_everything_back() -> None:

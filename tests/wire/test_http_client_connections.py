@@ -54,6 +54,21 @@ async def test_a_connection_is_used_again(upstream: StartUpstream):
     await up.deserted()
 
 
+async def test_a_retired_pool_keeps_no_connection_and_breaks_none_in_use(upstream: StartUpstream):
+    up = await upstream(serve_forever)
+    pool = up.pool()
+    await asyncio.gather(ask(pool), ask(pool))
+    assert pool.connections == 2
+    response = await pool.fetch("POST", "/x", b"")
+    pool.retire()
+    assert await response.read(LIMIT) == b"hello"
+    response.close()
+    await up.deserted()
+    assert await ask(pool) == b"hello"  # a request that had chosen it before
+    await up.deserted()
+    assert pool.connections == 0
+
+
 async def test_requests_at_once_have_connections_of_their_own_and_some_are_kept(
     upstream: StartUpstream,
 ):

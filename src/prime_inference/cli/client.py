@@ -71,6 +71,15 @@ class InferenceClient:
             raise AnswerMalformed("The server's model list has no list of models in `data`.")
         return listing
 
+    def get(self, path: str, **query: object) -> dict[str, Any]:
+        """A JSON object of the API."""
+        with self._failures():
+            response = self._http.get(
+                f"{self._url}{path}", params={k: str(v) for k, v in query.items()}
+            )
+        self._check_status(response)
+        return _decode(response.content, dict[str, Any])
+
     def chat(self, payload: Mapping[str, Any]) -> tuple[Completion, dict[str, Any]]:
         """A whole answer: what this client reads of it, and all of it."""
         with self._failures():

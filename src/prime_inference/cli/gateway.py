@@ -19,10 +19,12 @@ from prime_inference.cli.options import Plain, TextOrJson
 from prime_inference.cli.serve import (
     EPILOG,
     ControlPort,
+    Database,
     FleetConfig,
     Host,
     Port,
     StateDir,
+    billing_options,
     require_ports,
     run_server,
 )
@@ -68,6 +70,14 @@ def gateway(
     context_tokens: Annotated[
         int, typer.Option("--context-tokens", min=1, help="The model's context window.")
     ] = 131_072,
+    tool_format: Annotated[
+        str | None,
+        typer.Option(
+            "--tool-format",
+            help="Find tool calls in the model's text, which is in this format"
+            " (`toolcalls formats`). Default: the upstream finds them.",
+        ),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     control_port: ControlPort = 8001,
@@ -75,6 +85,13 @@ def gateway(
     connect_seconds: ConnectSeconds = None,
     first_token_seconds: FirstTokenSeconds = None,
     idle_seconds: IdleSeconds = None,
+    database: Database = None,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas", min=1, help="Gateways that share the limits, for when Redis is away."
+        ),
+    ] = 1,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
@@ -86,9 +103,12 @@ def gateway(
     """
     from prime_inference import compose
     from prime_inference.cli.folders import state_folder
+    from prime_inference.toolcalls.format import load
 
     if engine not in compose.ENGINE_PARAMETERS:
         raise WrongUsage(f"--engine is one of {', '.join(compose.ENGINE_PARAMETERS)}.")
+    if tool_format is not None and tool_format not in load():
+        raise WrongUsage(f"--tool-format is one of {', '.join(load())}.")
     try:
         listen = compose.ListenOptions(
             state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
@@ -96,6 +116,7 @@ def gateway(
             port=port,
             control_port=control_port,
             redis_url=redis,
+            billing=billing_options(database, redis, replicas, shipper_process=True),
             clocks=clock_limits(
                 connect=connect_seconds, first_token=first_token_seconds, idle=idle_seconds
             ),
@@ -112,7 +133,7 @@ def gateway(
         raise WrongUsage("Give --upstream and --model-id, or --config.")
     try:
         options = compose.GatewayOptions(
-            listen, upstream, model_id, upstream_model, engine, slots, context_tokens
+            listen, upstream, model_id, upstream_model, engine, slots, context_tokens, tool_format
         )
     except ValueError as error:
         raise WrongUsage(f"--upstream: {error}") from error

@@ -8,13 +8,20 @@ from prime_inference.cli import (
     bench,
     chat,
     deployments,
+    fleet,
     gateway,
+    keys,
     kv,
+    ledger,
+    limits,
     mock_engine,
     models,
+    plan,
+    prices,
     serve,
     status,
     toolcalls,
+    usage,
 )
 from prime_inference.cli.options import Command, Group, Plain
 
@@ -26,6 +33,13 @@ app.command("gateway", cls=Command, epilog=gateway.EPILOG)(gateway.gateway)
 app.command("status", cls=Command, epilog=status.EPILOG)(status.status)
 app.add_typer(deployments.app, name="deployments")
 app.command("mock-engine", cls=Command, epilog=mock_engine.EPILOG)(mock_engine.mock_engine)
+app.command("usage", cls=Command, epilog=usage.EPILOG)(usage.usage)
+app.add_typer(keys.app, name="keys")
+app.add_typer(limits.app, name="limits")
+app.add_typer(prices.app, name="prices")
+app.add_typer(ledger.app, name="ledger")
+app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.add_typer(fleet.app, name="fleet")
 app.add_typer(bench.app, name="bench")
 app.add_typer(kv.app, name="kv")
 app.add_typer(kv.eval_app, name="eval")

@@ -9,9 +9,17 @@ from typing import Annotated, Any
 import typer
 
 import prime_inference
-from prime_inference.cli import config, inference
+from prime_inference.cli import config, inference, teams, wallet
 from prime_inference.cli.failures import CommandFailed, WrongUsage
-from prime_inference.cli.options import JSON_KEY, PLAIN_KEY, Group, Plain, wants_json, wants_plain
+from prime_inference.cli.options import (
+    JSON_KEY,
+    PLAIN_KEY,
+    Command,
+    Group,
+    Plain,
+    wants_json,
+    wants_plain,
+)
 from prime_inference.cli.terminal import Terminal
 
 
@@ -49,6 +57,8 @@ app = typer.Typer(
 )
 app.add_typer(inference.app, name="inference")
 app.add_typer(config.app, name="config")
+app.add_typer(teams.app, name="teams")
+app.command("wallet", cls=Command, epilog=wallet.EPILOG)(wallet.wallet)
 
 
 def _print_version(wanted: bool) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from prime_inference.compose import Announce, Endpoint, ServeOptions
+    from prime_inference.compose_billing import BillingOptions
     from prime_inference.engines.local.weights import Progress
 
 EPILOG = json_help(
@@ -63,6 +64,16 @@ FleetConfig = Annotated[
     ),
 ]
 
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="PRIME_DATABASE",
+        help="Where teams, prices and bills are kept: sqlite, sqlite:FILE, postgresql://..."
+        " Default: nowhere; one key, and nobody is billed.",
+    ),
+]
+
 
 def serve(
     host: Host = "127.0.0.1",
@@ -101,6 +112,7 @@ def serve(
         ),
     ] = None,
     config: FleetConfig = None,
+    database: Database = None,
     output: TextOrJson = "text",
     until_stdin_closes: Annotated[
         bool,
@@ -116,6 +128,7 @@ def serve(
     Examples:
       prime inference serve
       prime inference serve --model ./model.gguf --model-id acme/my-model
+      prime inference serve --database sqlite
       prime inference serve --port 0 --control-port 0 -o json
       prime inference serve --config examples/two-datacenters.toml
     """
@@ -138,6 +151,7 @@ def serve(
         model_id=model_id,
         slots=slots,
         context_tokens=context_tokens,
+        billing=billing_options(database),
     )
     require_ports(host, port, control_port)
     if until_stdin_closes:
@@ -159,10 +173,32 @@ def _server(
     if config is None:
         return compose.serve(options, announce, progress)
     listen = compose.ListenOptions(
-        options.state_dir, options.host, options.port, options.control_port
+        options.state_dir,
+        options.host,
+        options.port,
+        options.control_port,
+        billing=options.billing,
     )
     fleet = compose_fleet.FleetOptions(listen, config.absolute())
     return compose_fleet.serve_fleet(fleet, options.cache_dir, announce, progress)
+
+
+def billing_options(
+    database: str | None,
+    redis: str | None = None,
+    replicas: int = 1,
+    *,
+    shipper_process: bool = False,
+) -> BillingOptions | None:
+    """Raises WrongUsage."""
+    from prime_inference.compose_billing import BillingOptions
+
+    if database is None:
+        return None
+    try:
+        return BillingOptions(database, redis, shipper_process, replicas)
+    except ValueError as error:
+        raise WrongUsage(f"--database: {error}") from error
 
 
 def run_server(

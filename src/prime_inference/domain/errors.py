@@ -4,8 +4,10 @@
     ├── InvalidRequest                400  invalid_request
     │   ├── UnknownParameter          400  invalid_request
     │   ├── UnsupportedParameter      400  invalid_request
-    │   └── ContextLengthExceeded     400  context_length_exceeded
+    │   ├── ContextLengthExceeded     400  context_length_exceeded
+    │   └── PreviousResponseNotFound  400  invalid_request
     ├── AuthenticationFailed          401  authentication
+    ├── BudgetExceeded                402  payment_required
     ├── PermissionDenied              403  permission_denied
     ├── NotFound                      404  not_found
     │   └── ModelNotFound             404  not_found
@@ -20,7 +22,7 @@
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
         ├── ContextTooSmall           400  context_length_exceeded
         ├── UpstreamUnreachable       502  provider_unavailable
-        │   └── NoConnection          (the request has reached nobody)
+        │   └── NoConnection          502  provider_unavailable
         ├── UpstreamMalformed         502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
@@ -43,7 +45,8 @@ class ApiError(Exception):
     """An error with a place in the public contract.
 
     `param` names the request field at fault, in JSON path form; `retry_after` is in
-    seconds and becomes the `Retry-After` header; `details` is extra machine-readable data.
+    seconds and becomes the `Retry-After` header; `details` is extra machine-readable data,
+    `headers` are fields of the answer besides.
     """
 
     status: ClassVar[int] = 500
@@ -58,12 +61,14 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after: float | None = None,
         details: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after = retry_after
         self.details = dict(details or {})
+        self.headers = dict(headers or {})
 
 
 class InvalidRequest(ApiError):
@@ -94,6 +99,12 @@ class ContextLengthExceeded(InvalidRequest):
     error_type = "context_length_exceeded"
 
 
+class PreviousResponseNotFound(InvalidRequest):
+    """A conversation to go on with, of which a turn is not stored (any more)."""
+
+    code = "previous_response_not_found"
+
+
 class AuthenticationFailed(ApiError):
     """No API key, or one that is not valid."""
 
@@ -101,6 +112,15 @@ class AuthenticationFailed(ApiError):
     kind = "authentication_error"
     code = "invalid_api_key"
     error_type = "authentication"
+
+
+class BudgetExceeded(ApiError):
+    """What the request could cost does not fit into a budget."""
+
+    status = 402
+    kind = "insufficient_quota"
+    code = "budget_exceeded"
+    error_type = "payment_required"
 
 
 class PermissionDenied(ApiError):

@@ -13,7 +13,7 @@ import hmac
 import re
 import secrets
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 PREFIX = "pi_live_"
@@ -27,8 +27,20 @@ PATTERN = re.compile(r"pi_live_([0-9A-Za-z]{12})_([0-9A-Za-z]{43})_([0-9A-Za-z]{
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """What a key may be used for; an empty set allows everything."""
+
+    models: frozenset[str] = frozenset()
+    routes: frozenset[str] = frozenset()  # e.g. chat/completions
+    networks: frozenset[str] = frozenset()  # of the peer, in CIDR notation
+
+
+@dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is stored of a key. `digest` is SHA-256 of its whole text."""
+    """What is stored of a key. `digest` is SHA-256 of its whole text; times as `created_at`.
+
+    A rotated key keeps its id: `previous_digest` is good until `previous_until`.
+    """
 
     key_id: str
     tenant: str
@@ -36,14 +48,31 @@ class ApiKey:
     created_at: float  # seconds since the epoch
     name: str = ""
     last_four: str = ""
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    previous_digest: bytes | None = None
+    previous_until: float = 0.0
+    scope: Scope | None = None
 
 
 def create(tenant: str, *, name: str, created_at: float) -> tuple[str, ApiKey]:
     """A new key: its text, to be shown once, and its record."""
     key_id = _random(KEY_ID_LENGTH)
-    body = f"{PREFIX}{key_id}_{_random(SECRET_LENGTH)}"
-    text = f"{body}_{checksum(body)}"
-    return text, ApiKey(key_id, tenant, digest(text), created_at, name, body[-4:])
+    text, last_four = _text(key_id)
+    return text, ApiKey(key_id, tenant, digest(text), created_at, name, last_four)
+
+
+def rotate(key: ApiKey, *, now: float, overlap_seconds: float) -> tuple[str, ApiKey]:
+    """A new text under the same id; the old one is good for the overlap, one before it no more."""
+    text, last_four = _text(key.key_id)
+    until = now + overlap_seconds
+    return text, replace(
+        key,
+        digest=digest(text),
+        last_four=last_four,
+        previous_digest=key.digest,
+        previous_until=until,
+    )
 
 
 def parse(text: str) -> str | None:
@@ -57,9 +86,19 @@ def parse(text: str) -> str | None:
     return text[len(PREFIX) : len(PREFIX) + KEY_ID_LENGTH]
 
 
-def verify(text: str, key: ApiKey) -> bool:
+def verify(text: str, key: ApiKey, now: float = 0.0) -> bool:
     """Whether `text` is that key; takes the same time whatever differs."""
-    return hmac.compare_digest(digest(text), key.digest)
+    found = digest(text)
+    if hmac.compare_digest(found, key.digest):
+        return True
+    if key.previous_digest is None or now >= key.previous_until:
+        return False
+    return hmac.compare_digest(found, key.previous_digest)
+
+
+def ended(key: ApiKey, now: float) -> bool:
+    """Whether it was revoked or its time is over."""
+    return key.revoked_at is not None or (key.expires_at is not None and now >= key.expires_at)
 
 
 def digest(text: str) -> bytes:
@@ -74,6 +113,12 @@ def checksum(body: str) -> str:
         value, rest = divmod(value, len(ALPHABET))
         digits.append(ALPHABET[rest])
     return "".join(reversed(digits))
+
+
+def _text(key_id: str) -> tuple[str, str]:
+    """A key's whole text with a new secret, and the secret's last four characters."""
+    body = f"{PREFIX}{key_id}_{_random(SECRET_LENGTH)}"
+    return f"{body}_{checksum(body)}", body[-4:]
 
 
 def _random(length: int) -> str:

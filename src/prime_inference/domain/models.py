@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-EngineKind = Literal["llama.cpp", "vllm", "openai"]
+EngineKind = Literal["llama.cpp", "vllm", "openai", "dynamo"]
 """Which dialect of OpenAI's API a deployment speaks (see `gateway.dialects`)."""
 
 HealthCheck = Literal["none", "llama.cpp", "vllm", "dynamo"]
@@ -36,6 +36,19 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayParser:
+    """The gateway finds the tool calls of a deployment in its raw text (docs/tool-calls.md).
+
+    `format` is one of `toolcalls.formats`. `prompt` says who writes tools and earlier calls
+    into the prompt: the model's chat template or, where it knows of none, the gateway.
+    """
+
+    format: str
+    prompt: Literal["template", "gateway"] = "template"
+    reasoning: Literal["none", "opened", "optional"] = "none"  # where the raw text has some
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """One model revision in one datacenter behind one base URL."""
 
@@ -52,3 +65,4 @@ class Deployment:
     health: HealthCheck = "none"
     draining: bool = False  # it is offered no more requests; those it has go on
     revision: str = ""  # if it is another than the model's, in the middle of a rollout say
+    tool_parser: Literal["upstream"] | GatewayParser = "upstream"  # who finds tool calls

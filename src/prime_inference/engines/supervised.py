@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from prime_inference.domain.backoff import Backoff
 from prime_inference.domain.errors import CannotStart
-from prime_inference.engines.local.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

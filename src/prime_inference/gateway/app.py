@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import unquote
 
 import msgspec
@@ -13,10 +13,12 @@ from prime_inference.domain.errors import (
     InternalFailure,
     MethodNotAllowed,
     NotFound,
+    UnsupportedParameter,
 )
 from prime_inference.domain.suggestions import did_you_mean
-from prime_inference.gateway.auth import Authenticator
+from prime_inference.gateway.auth import API_KEY, Authenticator
 from prime_inference.gateway.inference import Inference
+from prime_inference.gateway.messages_api import MessagesApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.openapi import openapi_document
@@ -26,7 +28,9 @@ from prime_inference.gateway.operations import (
     embedding_operation,
 )
 from prime_inference.gateway.request_ids import request_ids
+from prime_inference.gateway.responses_api import ResponsesApi
 from prime_inference.gateway.sessions import session_name
+from prime_inference.wire.anthropic.errors import render_error as render_anthropic_error
 from prime_inference.wire.http import Headers, Reply, Request
 from prime_inference.wire.openai.bounds import SchemaBounds
 from prime_inference.wire.openai.chat_request import decode_chat_request
@@ -40,6 +44,8 @@ log = logging.getLogger(__name__)
 
 BASE = "/api/v1"
 MODELS = f"{BASE}/models"
+RESPONSES = f"{BASE}/responses"
+MESSAGES = f"{BASE}/messages"
 UNREAD_BODY_BYTES = 64 * 1024  # a larger body is not read before its key is checked
 
 Endpoint = Callable[[Request, Reply, str], Awaitable[None] | None]
@@ -50,21 +56,34 @@ class Gateway:
     """The handler behind the public port."""
 
     def __init__(
-        self, auth: Authenticator, inference: Inference, models: ModelsApi, metrics: Metrics
+        self,
+        auth: Authenticator,
+        inference: Inference,
+        models: ModelsApi,
+        responses: ResponsesApi,
+        messages: MessagesApi,
+        metrics: Metrics,
+        more_routes: Mapping[str, Mapping[str, Endpoint]] | None = None,
     ) -> None:
         self._auth = auth
         self._inference = inference
         self._models = models
+        self._responses = responses
+        self._messages = messages
         self._metrics = metrics
         self._schemas = SchemaBounds()
         self._ids = request_ids()
         self._openapi = msgspec.json.encode(openapi_document())
-        self._routes: dict[str, dict[str, Endpoint]] = {
+        self._routes: dict[str, Mapping[str, Endpoint]] = {
             f"{BASE}/chat/completions": {"POST": self._chat},
             f"{BASE}/completions": {"POST": self._completions},
             f"{BASE}/embeddings": {"POST": self._embeddings},
+            RESPONSES: {"POST": self._create_response},
+            MESSAGES: {"POST": self._create_message},
+            f"{MESSAGES}/count_tokens": {"POST": self._count_tokens},
             MODELS: {"GET": self._list_models},
             f"{BASE}/openapi.json": {"GET": self._openapi_json},
+            **(more_routes or {}),
         }
 
     async def handle(self, request: Request, reply: Reply) -> None:
@@ -75,12 +94,13 @@ class Gateway:
             if answering is not None:
                 await answering
         except ApiError as error:
-            self._refuse(error, request_id, reply)
+            self._refuse(error, request_id, request, reply)
         except Exception:
             log.exception("request %s failed", request_id)
             self._refuse(
                 InternalFailure("Internal error. Quote the request id when you report it."),
                 request_id,
+                request,
                 reply,
             )
 
@@ -117,6 +137,40 @@ class Gateway:
         operation = embedding_operation(decode_embedding_request(request.body))
         return self._inference.serve(operation, key, request_id, reply)
 
+    def _create_response(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
+        key = self._auth.authenticate(request)
+        return self._responses.create(request.body, key, request_id, reply)
+
+    async def _show_response(self, request: Request, reply: Reply, request_id: str) -> None:
+        key = self._auth.authenticate(request)
+        refuse_query(request)
+        body = await self._responses.show(_last_part(request.path), key)
+        reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], body)
+
+    async def _remove_response(self, request: Request, reply: Reply, request_id: str) -> None:
+        key = self._auth.authenticate(request)
+        self._send_json(
+            await self._responses.remove(_last_part(request.path), key), request_id, reply
+        )
+
+    async def _cancel_response(self, request: Request, reply: Reply, request_id: str) -> None:
+        key = self._auth.authenticate(request)
+        await self._responses.cancel(_last_part(request.path.removesuffix("/cancel")), key)
+
+    async def _input_items(self, request: Request, reply: Reply, request_id: str) -> None:
+        key = self._auth.authenticate(request)
+        refuse_query(request)
+        response_id = _last_part(request.path.removesuffix("/input_items"))
+        self._send_json(await self._responses.input_items(response_id, key), request_id, reply)
+
+    def _create_message(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
+        key = self._auth.authenticate(request)
+        return self._messages.create(request.body, key, request_id, reply)
+
+    async def _count_tokens(self, request: Request, reply: Reply, request_id: str) -> None:
+        self._auth.authenticate(request)
+        self._send_json(await self._messages.count(request.body), request_id, reply)
+
     def _list_models(self, request: Request, reply: Reply, request_id: str) -> None:
         self._optional_key(request)
         self._send_json(self._models.list(), request_id, reply)
@@ -135,15 +189,17 @@ class Gateway:
 
     def _optional_key(self, request: Request) -> None:
         """The catalogue is public, but a key that is given must be right."""
-        if request.header(b"authorization") is not None:
+        if request.header(b"authorization") or request.header(API_KEY):
             self._auth.authenticate(request)
 
     # -- routing and errors
 
     def _endpoint(self, request: Request) -> Endpoint:
-        methods = self._routes.get(request.path)
+        methods: Mapping[str, Endpoint] | None = self._routes.get(request.path)
         if methods is None and request.path.startswith(f"{MODELS}/"):
             methods = {"GET": self._show_model}
+        if methods is None and request.path.startswith(f"{RESPONSES}/"):
+            methods = self._response_methods(request.path)
         if methods is None:
             raise NotFound(f"There is nothing at {request.path[:200]}.{self._hint(request.path)}")
         method = "GET" if request.method == "HEAD" else request.method
@@ -156,6 +212,15 @@ class Gateway:
             )
         return endpoint
 
+    def _response_methods(self, path: str) -> dict[str, Endpoint] | None:
+        _, _, what = path.removeprefix(f"{RESPONSES}/").partition("/")
+        known: dict[str, dict[str, Endpoint]] = {
+            "": {"GET": self._show_response, "DELETE": self._remove_response},
+            "cancel": {"POST": self._cancel_response},
+            "input_items": {"GET": self._input_items},
+        }
+        return known.get(what)
+
     def _hint(self, path: str) -> str:
         return did_you_mean(path, self._routes) or f" The API lives under {BASE}."
 
@@ -164,11 +229,28 @@ class Gateway:
         body = msgspec.json.encode(document)
         reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], body)
 
-    def _refuse(self, error: ApiError, request_id: str, reply: Reply) -> None:
+    def _refuse(self, error: ApiError, request_id: str, request: Request, reply: Reply) -> None:
         if not reply.started:  # else a stream has ended itself with an in-band error
-            reply.send(*self._error_answer(error, request_id))
+            anthropic = request.path.startswith(MESSAGES)
+            reply.send(*self._error_answer(error, request_id, anthropic=anthropic))
 
-    def _error_answer(self, error: ApiError, request_id: str) -> tuple[int, Headers, bytes]:
+    def _error_answer(
+        self, error: ApiError, request_id: str, *, anthropic: bool = False
+    ) -> tuple[int, Headers, bytes]:
         self._metrics.error_answer(error)
-        status, headers, body = render_error(error)
+        if anthropic:
+            status, headers, body = render_anthropic_error(error, request_id)
+            headers.append((b"request-id", request_id.encode()))
+        else:
+            status, headers, body = render_error(error)
         return status, [*headers, (b"x-request-id", request_id.encode())], body
+
+
+def _last_part(path: str) -> str:
+    return unquote(path.rpartition("/")[2])
+
+
+def refuse_query(request: Request) -> None:
+    """Raises UnsupportedParameter for what a GET asks for in its query."""
+    if name := request.query.partition("=")[0]:
+        raise UnsupportedParameter(f"'{name[:64]}' is not supported here.", param=name[:64])

@@ -14,12 +14,15 @@ from prime_inference.domain.errors import (
 )
 from prime_inference.domain.models import Model
 from prime_inference.gateway import continuation
+from prime_inference.gateway.billing import charging
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.hedging import Hedge, Rival
 from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import session_header
+from prime_inference.gateway.toolcalls.answer import AnswerTools
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.outcome import outcome_of
@@ -27,6 +30,7 @@ from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
+from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
 from prime_inference.wire.openai.logprobs import keep_alternatives
@@ -40,10 +44,11 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half
 class Attempts:
     """Makes attempts; each has connections, clocks and parsing state of its own."""
 
-    def __init__(self, clocks: ClockLimits, deadlines: Deadlines) -> None:
+    def __init__(self, clocks: ClockLimits, deadlines: Deadlines, tool_calls: ToolCalls) -> None:
         self._clocks = clocks
         self._deadlines = deadlines
         self._prompts = PromptTokens(clocks)
+        self._tool_calls = tool_calls
 
     async def stream(
         self,
@@ -68,12 +73,13 @@ class Attempts:
             if relay.committed:
                 response = await self._take_up(run, model, relay, upstream, slot, clocks)
             else:
-                body, said = _first_request(run, keep_record, upstream)
+                body, said, rules = await self._first_request(run, keep_record, upstream)
                 came = slot.first_token if hedge is None else partial(_came, hedge, slot)
-                relay.begin(came, relay.new_stream(said))
+                relay.begin(came, relay.new_stream(said, rules))
                 path = f"/{run.operation.route}"
                 response = await self._open(run, model, upstream, clocks, path, body)
             await relay.relay(EventStream(response), clocks)
+            self._answered(run, upstream, relay)
         except UpstreamFailure as failure:
             self._mend(run, relay, upstream, slot, failure)
         finally:
@@ -90,14 +96,14 @@ class Attempts:
     ) -> Rival[None]:
         """A second attempt at a stream, as far as its first content."""
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
-        body, said = _first_request(run, keep_record, upstream)
+        body, said, rules = await self._first_request(run, keep_record, upstream)
         response: Response | None = None
         try:
             response = await self._open(
                 run, model, upstream, clocks, f"/{run.operation.route}", body
             )
             reader = EventStream(response)
-            events = await _first_content(reader, relay.new_stream())
+            events = await _first_content(reader, relay.new_stream(None, rules))
         except BaseException:
             clocks.stop()
             if response is not None:
@@ -105,10 +111,11 @@ class Attempts:
             raise
 
         async def go_on() -> None:
-            relay.begin(slot.first_token, relay.new_stream(said))
+            relay.begin(slot.first_token, relay.new_stream(said, rules))
             relay.brought_content = False
             try:
                 await relay.relay(reader, clocks, events)
+                self._answered(run, upstream, relay)
             except UpstreamFailure as failure:
                 self._mend(run, relay, upstream, slot, failure)
             finally:
@@ -149,6 +156,22 @@ class Attempts:
             run.first_token = relay.first_content_at - run.started
         if response is not None:
             response.release() if relay.complete else response.close()
+
+    def _answered(self, run: Run, upstream: Upstream, relay: StreamRelay) -> None:
+        """Have the tool calls of a whole answer judged."""
+        tools = run.operation.answer_tools(upstream.deployment)
+        if tools is not None:
+            self._tool_calls.answered(tools, relay.calls)
+
+    async def _first_request(
+        self, run: Run, keep_record: bool, upstream: Upstream
+    ) -> tuple[bytes, Said | None, CallRules]:
+        """The body, the record of the answer if one is kept, and how tool calls are found."""
+        tools = run.operation.answer_tools(upstream.deployment)
+        rules = ANY_CALLS if tools is None else tools.rules
+        if keep_record and rules.new_reader is None:  # what a parser holds back cannot go on
+            return *continuation.begin(run.operation, upstream.deployment), rules
+        return await self._body(run, upstream), None, rules
 
     async def _take_up(
         self,
@@ -229,19 +252,19 @@ class Attempts:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed, late=late)
         response: Response | None = None
         try:
-            body = operation.body(upstream.deployment)
+            body = await self._body(run, upstream)
             response = await self._open(run, model, upstream, clocks, f"/{operation.route}", body)
-            if streamed:
-                answer = await self._collect(run, response, clocks)
-            else:
+            if operation.route == "embeddings":
                 data = await response.read(MAX_ANSWER_BYTES)
-                if operation.route == "embeddings":
-                    answer_body, run.usage = rebuild_embeddings(
-                        data, model=model.id, inputs=operation.inputs
-                    )
-                    return answer_body
-                answer = decode_answer(data)
-                run.usage = answer_usage(answer)
+                body, run.usage = rebuild_embeddings(
+                    data,
+                    model=model.id,
+                    inputs=operation.inputs,
+                    charge=charging(run, self._deadlines.now),
+                )
+                return body
+            tools = operation.answer_tools(upstream.deployment)
+            answer = await self._answer(run, tools, response, clocks if streamed else None)
         finally:
             clocks.stop()
             if response is not None:
@@ -256,12 +279,37 @@ class Attempts:
             created=run.created,
             model=model.id,
             choices=operation.choices,
+            charge=charging(run, self._deadlines.now),
         )
 
+    async def _answer(
+        self,
+        run: Run,
+        tools: AnswerTools | None,
+        response: Response,
+        stream_clocks: AttemptClocks | None,
+    ) -> Answer:
+        """A whole answer, put together where it comes as a stream or has calls to look after."""
+        if stream_clocks is not None:
+            collector = _collector(run, tools)
+            await self._collect(run, collector, response, stream_clocks)
+        else:
+            answer = decode_answer(await response.read(MAX_ANSWER_BYTES))
+            run.usage = answer_usage(answer)
+            if tools is None:
+                return answer
+            collector = _collector(run, tools)
+            collector.take_whole(answer)
+        answer = collector.answer()
+        if tools is not None:
+            self._tool_calls.answered(tools, collector.calls)
+        return answer
+
     @staticmethod
-    async def _collect(run: Run, response: Response, clocks: AttemptClocks) -> Answer:
-        """A whole answer from an upstream's stream; counts tokens as they come."""
-        collector = AnswerCollector(run.operation.shape, run.operation.choices)
+    async def _collect(
+        run: Run, collector: AnswerCollector, response: Response, clocks: AttemptClocks
+    ) -> None:
+        """Take an upstream's stream; counts tokens as they come."""
         try:
             reader = EventStream(response)
             while events := await reader.next():
@@ -276,7 +324,13 @@ class Attempts:
                 raise
         finally:
             run.usage = collector.usage
-        return collector.answer()
+
+    async def _body(self, run: Run, upstream: Upstream) -> bytes:
+        """The request that this deployment is sent, its tools made ready."""
+        operation = run.operation
+        if operation.tools is not None:
+            await self._tool_calls.prepare(operation.tools, upstream.deployment)
+        return operation.body(upstream.deployment)
 
     async def _open(
         self,
@@ -310,10 +364,14 @@ class Attempts:
         )
 
 
-def _first_request(run: Run, keep_record: bool, upstream: Upstream) -> tuple[bytes, Said | None]:
-    if keep_record:
-        return continuation.begin(run.operation, upstream.deployment)
-    return run.operation.body(upstream.deployment), None
+def _collector(run: Run, tools: AnswerTools | None) -> AnswerCollector:
+    operation = run.operation
+    return AnswerCollector(
+        operation.shape,
+        operation.choices,
+        answer_id=run.answer_id,
+        rules=ANY_CALLS if tools is None else tools.rules,
+    )
 
 
 async def _first_content(reader: EventStream, stream: AnswerStream) -> list[bytes]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, structs
 
-from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.domain.models import Deployment, Model
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.openai.chat_request import AssistantMessage
 from prime_inference.wire.openai.said import IdSource, Said
@@ -40,7 +40,9 @@ class Resumption(Struct, frozen=True):
     default_limit: int | None = None  # tokens of a completion without `max_tokens`
 
 
-RESUMPTIONS: dict[EngineKind, Resumption] = {
+BY_PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
+
+RESUMPTIONS: dict[str, Resumption] = {
     "llama.cpp": Resumption(
         # the ids stand in the logprobs; those after sampling cost nothing to compute
         id_source="logprobs",
@@ -52,9 +54,11 @@ RESUMPTIONS: dict[EngineKind, Resumption] = {
         id_source="token_ids",
         asks_chat=b',"return_token_ids":true}',
         asks_text=b',"return_token_ids":true}',
-        takes_prefill={"continue_final_message": True, "add_generation_prompt": False},
+        takes_prefill=BY_PREFILL,
         default_limit=16,
     ),
+    # refuses `return_token_ids`, and names a prompt's tokens in comments only
+    "dynamo": Resumption(takes_prefill=BY_PREFILL),
     "openai": Resumption(default_limit=16),  # completions by text; a chat begins a new answer
 }
 NO_RESUMPTION = Resumption()

@@ -11,10 +11,11 @@ from prime_inference.domain.errors import MethodNotAllowed, NotFound
 from prime_inference.gateway.fleet_api import FLEET, FleetApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.settlement import Settlement
-from prime_inference.wire.http import Reply, Request
+from prime_inference.wire.http import Handler, Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
 METRICS_TYPE = (b"content-type", b"text/plain; version=1.0.0; charset=utf-8")
+ADMIN = "/admin/v1/"
 LAG_SECONDS = 0.5
 READING = ("GET", "HEAD")
 
@@ -28,7 +29,9 @@ class ControlListener:
         settlement: Settlement,
         not_ready: Callable[[], str | None],
         fleet: FleetApi,
+        admin: Handler | None = None,
     ) -> None:
+        self._admin = admin
         self._metrics = metrics
         self._settlement = settlement
         self._not_ready = not_ready
@@ -37,7 +40,9 @@ class ControlListener:
     async def handle(self, request: Request, reply: Reply) -> None:
         if request.path == FLEET or request.path.startswith(f"{FLEET}/"):
             await self._fleet.handle(request, reply)
-        elif request.method not in ("GET", "HEAD"):
+        elif self._admin is not None and request.path.startswith(ADMIN):
+            await self._admin(request, reply)
+        elif request.method not in READING:
             reply.send(
                 *render_error(MethodNotAllowed(f"{request.path} takes GET.", allowed=READING))
             )

@@ -20,6 +20,7 @@ from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway import continuation
 from prime_inference.gateway.attempts import Attempts
+from prime_inference.gateway.billing import Billing, charging
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
 from prime_inference.gateway.failover import Failover
 from prime_inference.gateway.operations import Operation, unsupported
@@ -27,6 +28,7 @@ from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import session_of
 from prime_inference.gateway.settlement import Settlement
+from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.reliability.guard import Guard
@@ -47,17 +49,20 @@ class Inference:
         upstreams: Upstreams,
         guard: Guard,
         settlement: Settlement,
+        tool_calls: ToolCalls,
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
+        billing: Billing | None = None,
     ) -> None:
+        self._billing = billing
         self._catalog = catalog
         self._upstreams = upstreams
         self._settlement = settlement
         self.in_flight = 0
         self._deadlines = Deadlines()
         self._failover = Failover(guard, upstreams, self._deadlines)
-        self._attempts = Attempts(clocks, self._deadlines)
+        self._attempts = Attempts(clocks, self._deadlines, tool_calls)
         self._keep_alive_seconds = keep_alive_seconds
 
     async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:
@@ -70,6 +75,8 @@ class Inference:
             able = self._able(operation, model)
             if operation.session or len(able) > 1:
                 run.session = session_of(key.tenant, operation)
+            if self._billing is not None:
+                await self._billing.admit(run, model)
             if operation.stream:
                 await self._stream(run, model, able, reply)
             else:
@@ -92,7 +99,10 @@ class Inference:
             raise
         finally:
             self.in_flight -= 1
-            self._settlement.add(run.generation(self._deadlines.now()))
+            generation = run.generation(self._deadlines.now())
+            if run.account is not None:
+                run.account.close(generation)
+            self._settlement.add(generation)
 
     # -- choosing
 
@@ -132,6 +142,7 @@ class Inference:
             headers=run.headers(STREAM_HEADERS),
             deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
+            charge=charging(run, self._deadlines.now),
         )
         try:
             keep_record = len(able) > 1 and continuation.may_resume(run.operation)

@@ -8,7 +8,7 @@ take a lock for every increment, which was a tenth of the gateway's work per req
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
@@ -18,6 +18,8 @@ from prometheus_client.registry import Collector
 
 from prime_inference.domain.errors import ApiError
 from prime_inference.domain.generation import Generation
+from prime_inference.domain.tool_verdict import ToolVerdict
+from prime_inference.gateway.toolcalls.counts import ToolCallCounts
 
 FIRST_TOKEN_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0)
@@ -68,6 +70,7 @@ class _Generations(Collector):
         self.outcomes: dict[tuple[str, str, str, str, str], int] = {}
         self.models: dict[str, _ModelCell] = {}
         self.unmeasured: dict[tuple[str, str], int] = {}
+        self.tool_calls = ToolCallCounts()
 
     def count(self, generation: Generation) -> None:
         """Add one generation."""
@@ -99,6 +102,7 @@ class _Generations(Collector):
         yield self._tokens()
         yield self._unmeasured()
         yield self._continuations()
+        yield from self.tool_calls.collect()
         yield self._hedges()
         first_token = HistogramMetricFamily(
             "prime_first_token_seconds",
@@ -209,6 +213,10 @@ class Metrics:
         """Render what `collector` has to tell, too."""
         self._registry.register(collector)
 
+    def watch(self, name: str, help_text: str, value: Callable[[], float]) -> None:
+        """Show a number that lives elsewhere, as it is when it is asked for."""
+        Gauge(name, help_text, registry=self._registry).set_function(value)
+
     def record(self, generations: Sequence[Generation]) -> None:
         """Count finished generations. Implements `ports.generations.GenerationSink`."""
         for generation in generations:
@@ -219,6 +227,10 @@ class Metrics:
         answers = self._error_answers.answers
         labels = (error.status, error.code)
         answers[labels] = answers.get(labels, 0) + 1
+
+    def judged(self, verdict: ToolVerdict) -> None:
+        """Implements `ports.tool_verdicts.ToolVerdictSink`."""
+        self._generations.tool_calls.count(verdict)
 
     def render(self) -> bytes:
         """Prometheus text format."""

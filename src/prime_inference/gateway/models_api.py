@@ -11,6 +11,8 @@ from decimal import Decimal
 
 from prime_inference.domain.errors import ModelNotFound
 from prime_inference.domain.models import Model
+from prime_inference.domain.money import usd_per_mtok
+from prime_inference.domain.prices import BASIS_POINTS, Price
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.operations import OWN
 from prime_inference.gateway.upstreams import Upstream, Upstreams
@@ -24,8 +26,13 @@ class ModelsApi:
     """Answers from the catalogue; never asks an upstream, so it answers while one is down."""
 
     def __init__(
-        self, catalog: Catalog, upstreams: Upstreams, monotonic: Callable[[], float]
+        self,
+        catalog: Catalog,
+        upstreams: Upstreams,
+        monotonic: Callable[[], float],
+        price: Callable[[str], Price | None] = lambda model: None,
     ) -> None:
+        self._price = price
         self._catalog = catalog
         self._upstreams = upstreams
         self._monotonic = monotonic
@@ -51,7 +58,7 @@ class ModelsApi:
                 "created": model.created,
                 "architecture": _architecture(model),
                 "endpoints": [
-                    _endpoint(model, upstream, now)
+                    self._endpoint(model, upstream, now)
                     for upstream in self._upstreams.serving(model.id)
                 ],
             }
@@ -78,7 +85,7 @@ class ModelsApi:
             "revision": model.revision,
             "context_length": model.context_tokens,
             "architecture": _architecture(model),
-            "pricing": _pricing(model),
+            "pricing": self._pricing(model),
             "specs": {
                 "context_window": model.context_tokens,
                 "max_output_tokens": model.max_output_tokens,
@@ -88,25 +95,30 @@ class ModelsApi:
             ),
         }
 
+    def _endpoint(self, model: Model, upstream: Upstream, now: float) -> dict[str, object]:
+        statistics = upstream.statistics
+        return {
+            "name": upstream.deployment.id,
+            "provider_name": upstream.deployment.datacenter,
+            "tag": upstream.deployment.datacenter,
+            "context_length": model.context_tokens,
+            "max_completion_tokens": model.max_output_tokens,
+            "pricing": self._pricing(model),
+            "supported_parameters": _parameters(upstream),
+            "supports_implicit_caching": True,
+            "status": 0,
+            "uptime_last_5m": statistics.uptime(now, 5),
+            "uptime_last_30m": statistics.uptime(now, 30),
+            "uptime_last_1d": statistics.uptime(now, 24 * 60),
+            "latency_last_30m": statistics.first_token(now),
+            "throughput_last_30m": statistics.throughput(now),
+            "tool_call_error_rate_last_2h": statistics.tool_call_error_rate(now, 120),
+        }
 
-def _endpoint(model: Model, upstream: Upstream, now: float) -> dict[str, object]:
-    statistics = upstream.statistics
-    return {
-        "name": upstream.deployment.id,
-        "provider_name": upstream.deployment.datacenter,
-        "tag": upstream.deployment.datacenter,
-        "context_length": model.context_tokens,
-        "max_completion_tokens": model.max_output_tokens,
-        "pricing": _pricing(model),
-        "supported_parameters": _parameters(upstream),
-        "supports_implicit_caching": True,
-        "status": 0,
-        "uptime_last_5m": statistics.uptime(now, 5),
-        "uptime_last_30m": statistics.uptime(now, 30),
-        "uptime_last_1d": statistics.uptime(now, 24 * 60),
-        "latency_last_30m": statistics.first_token(now),
-        "throughput_last_30m": statistics.throughput(now),
-    }
+    def _pricing(self, model: Model) -> dict[str, object]:
+        """The price in effect; where there are no accounts, the catalogue's own."""
+        price = self._price(model.id)
+        return _catalog_pricing(model) if price is None else _price_pricing(price)
 
 
 def _parameters(upstream: Upstream) -> list[str]:
@@ -117,18 +129,36 @@ def _architecture(model: Model) -> dict[str, object]:
     return {"input_modalities": sorted(model.modalities), "output_modalities": ["text"]}
 
 
-def _pricing(model: Model) -> dict[str, object]:
+def _catalog_pricing(model: Model) -> dict[str, object]:
     prices = {
         "prompt": Decimal(model.pricing.prompt),
         "completion": Decimal(model.pricing.completion),
         "input_cache_read": Decimal(model.pricing.cached_prompt),
     }
-    per_token = {
-        name: format((price / PER_MILLION).normalize(), "f") for name, price in prices.items()
-    }
     return {
-        **per_token,
+        **{name: _per_token(price) for name, price in prices.items()},
         "input_usd_per_mtok": float(prices["prompt"]),
         "output_usd_per_mtok": float(prices["completion"]),
         "cache_read_usd_per_mtok": float(prices["input_cache_read"]),
     }
+
+
+def _price_pricing(price: Price) -> dict[str, object]:
+    per_mtok = {
+        "prompt": usd_per_mtok(price.prompt),
+        "completion": usd_per_mtok(price.completion),
+        "input_cache_read": usd_per_mtok(price.cached_prompt),
+        "internal_reasoning": usd_per_mtok(price.reasoning),
+        "request": usd_per_mtok(price.request),  # a request counts like one token
+    }
+    return {
+        **{name: _per_token(rate) for name, rate in per_mtok.items()},
+        "discount_batch": price.batch_discount / BASIS_POINTS,
+        "input_usd_per_mtok": float(per_mtok["prompt"]),
+        "output_usd_per_mtok": float(per_mtok["completion"]),
+        "cache_read_usd_per_mtok": float(per_mtok["input_cache_read"]),
+    }
+
+
+def _per_token(usd_per_million: Decimal) -> str:
+    return format((usd_per_million / PER_MILLION).normalize(), "f")

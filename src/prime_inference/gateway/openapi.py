@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from prime_inference import __version__
+from prime_inference.gateway.dialects_openapi import ANSWERS as DIALECT_ANSWERS
+from prime_inference.gateway.dialects_openapi import dialect_schemas
 from prime_inference.wire.openai.bounds import MAX_INPUTS, MAX_PROMPTS
 from prime_inference.wire.openai.chat_request import ChatRequest
 from prime_inference.wire.openai.completion_request import CompletionRequest, EmbeddingRequest
@@ -16,10 +18,13 @@ REF = "#/components/schemas/{name}"
 ERRORS = {
     "400": "The request is wrong; `param` names the field.",
     "401": "No API key, or one that is not valid.",
+    "402": "What the request could cost does not fit into a budget.",
+    "403": "The key may not do this, or may not bill that team.",
     "404": "No such model.",
     "405": "The path takes another method.",
     "413": "The body is too large.",
     "414": "The URL is too long.",
+    "429": "A limit is reached; see Retry-After.",
     "431": "The headers are too large.",
     "500": "A defect of the gateway.",
     "501": "No such HTTP method.",
@@ -141,13 +146,14 @@ def openapi_document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Prime Inference", "version": __version__},
         "servers": [{"url": "/api/v1"}],
-        "security": [{"key": []}],
+        "security": [{"key": []}, {"x-api-key": []}],
         "paths": {
             "/chat/completions": _post(
                 "createChatCompletion", "ChatRequest", "Answer", stream=True
             ),
             "/completions": _post("createCompletion", "CompletionRequest", "Answer", stream=True),
             "/embeddings": _post("createEmbedding", "EmbeddingRequest", "Embeddings"),
+            **_dialect_paths(),
             "/models": _get("listModels", "Models"),
             "/models/{author}/{slug}": _get("showModel", "Model", "author", "slug"),
             "/models/{author}/{slug}/endpoints": _get(
@@ -155,9 +161,34 @@ def openapi_document() -> dict[str, Any]:
             ),
         },
         "components": {
-            "schemas": {**requests, **ANSWERS},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {**requests, **dialect_schemas(REF), **ANSWERS, **DIALECT_ANSWERS},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
+    }
+
+
+def _dialect_paths() -> dict[str, Any]:
+    stored = _get("showResponse", "Response", "id", public=False)
+    removal = _get("deleteResponse", "DeletedResponse", "id", public=False)["get"]
+    cancel = _get("cancelResponse", "Response", "id", public=False)["get"]
+    return {
+        "/responses": _post("createResponse", "ResponsesResponsesRequest", "Response", stream=True),
+        "/responses/{id}": {**stored, "delete": removal},
+        "/responses/{id}/cancel": {"post": cancel},
+        "/responses/{id}/input_items": _get("listInputItems", "InputItems", "id", public=False),
+        "/messages": _post(
+            "createMessage",
+            "AnthropicMessagesRequest",
+            "AnthropicMessage",
+            stream=True,
+            anthropic=True,
+        ),
+        "/messages/count_tokens": _post(
+            "countTokens", "AnthropicCountRequest", "TokenCount", anthropic=True
+        ),
     }
 
 
@@ -167,26 +198,36 @@ def _texts_or_ids(limit: int) -> dict[str, Any]:
     return {"anyOf": [TEXT, TOKEN_IDS, {**several, "items": TEXT}, {**several, "items": TOKEN_IDS}]}
 
 
-def _post(operation: str, request: str, answer: str, *, stream: bool = False) -> dict[str, Any]:
+def _post(
+    operation: str,
+    request: str,
+    answer: str,
+    *,
+    stream: bool = False,
+    anthropic: bool = False,
+) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(name=answer)}}}
     if stream:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # events: docs/dialects.md
     body = {"application/json": {"schema": {"$ref": REF.format(name=request)}}}
     return {
         "post": {
             "operationId": operation,
             "requestBody": {"required": True, "content": body},
-            "responses": {"200": {"description": "The answer.", "content": content}, **_errors()},
+            "responses": {
+                "200": {"description": "The answer.", "content": content},
+                **_errors(anthropic=anthropic),
+            },
         }
     }
 
 
-def _get(operation: str, answer: str, *parameters: str) -> dict[str, Any]:
+def _get(operation: str, answer: str, *parameters: str, public: bool = True) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": REF.format(name=answer)}}}
     return {
         "get": {
             "operationId": operation,
-            "security": [{}, {"key": []}],
+            "security": [*([{}] if public else []), {"key": []}, {"x-api-key": []}],
             "parameters": [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
                 for name in parameters
@@ -196,6 +237,10 @@ def _get(operation: str, answer: str, *parameters: str) -> dict[str, Any]:
     }
 
 
-def _errors() -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": REF.format(name="Error")}}}
-    return {code: {"description": text, "content": content} for code, text in ERRORS.items()}
+def _errors(*, anthropic: bool = False) -> dict[str, Any]:
+    schema, overloaded = ("AnthropicError", "529") if anthropic else ("Error", "503")
+    content = {"application/json": {"schema": {"$ref": REF.format(name=schema)}}}
+    return {
+        overloaded if code == "503" else code: {"description": text, "content": content}
+        for code, text in ERRORS.items()
+    }

@@ -16,6 +16,9 @@ from msgspec import UNSET, Struct
 
 from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
 from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.gateway.toolcalls.answer import AnswerTools
+from prime_inference.gateway.toolcalls.constrain import constrain
+from prime_inference.gateway.toolcalls.request import RequestTools
 from prime_inference.wire.openai.bounds import alternatives
 from prime_inference.wire.openai.chat_request import (
     AudioPart,
@@ -88,7 +91,10 @@ class Operation(Struct, frozen=True, gc=False):
     schema_alternatives: int  # values and branches of the answer's schema
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
     session: str = ""  # what the client calls the conversation that it belongs to
+    id_prefix: str = "cmpl-"  # of the id that the client sees
     message_name: str = ""  # path of the first message's name, where one has any
+    tools: RequestTools | None = None
+    cache_salt: str | None = None  # who has another one shares no prefix cache with it
 
     @property
     def alternatives(self) -> int | None:
@@ -110,6 +116,10 @@ class Operation(Struct, frozen=True, gc=False):
         stream = self.streams_from(deployment)
         body: dict[str, Any] = {"model": deployment.upstream_model, **self.content}
         body.update(self.parameters)
+        if deployment.tool_parser != "upstream" and self.shape == "chat":
+            constrain(body, self.tools, deployment.tool_parser, deployment.engine)
+        if self.cache_salt is not None and deployment.engine == "vllm":
+            body["cache_salt"] = self.cache_salt
         if self.token_limit is not None:
             body["max_tokens"] = self.token_limit
         if stream:
@@ -124,6 +134,10 @@ class Operation(Struct, frozen=True, gc=False):
             elif deployment.engine == "vllm":
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
+
+    def answer_tools(self, deployment: Deployment) -> AnswerTools | None:
+        """How an attempt on this deployment finds tool calls; None if there are no tools."""
+        return None if self.tools is None else AnswerTools(self.tools, deployment)
 
     @property
     def stops(self) -> list[str]:
@@ -146,6 +160,8 @@ class Operation(Struct, frozen=True, gc=False):
             return self.message_name
         if self.schema_alternatives > deployment.schema_alternatives:
             return "response_format"
+        if self.tools is not None and deployment.tool_parser != "upstream":
+            return self.tools.missing(self.parameters, deployment)
         return None
 
 
@@ -154,7 +170,9 @@ def unsupported(name: str, model: str) -> UnsupportedParameter:
     return UnsupportedParameter(f"'{name}' is not supported by {model}. {hint}", param=name)
 
 
-def chat_operation(request: ChatRequest, session: str = "") -> Operation:
+def chat_operation(
+    request: ChatRequest, session: str = "", id_prefix: str = "chatcmpl-"
+) -> Operation:
     prompts = _prompt_count(request.n)
     parameters = _chat_fields.of(request)
     if isinstance(request.response_format, TextFormat):
@@ -176,7 +194,9 @@ def chat_operation(request: ChatRequest, session: str = "") -> Operation:
         schema_alternatives=_schema_alternatives(request),
         check=lambda model: _check_chat(request, model),
         session=session or request.prompt_cache_key or "",
+        id_prefix=id_prefix,
         message_name=_message_name(request),
+        tools=RequestTools(request) if request.tools else None,
     )
 
 

@@ -15,10 +15,11 @@ from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http import HeaderLines, Reply, header_lines
+from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRules
 from prime_inference.wire.openai.continued import ContinuedStream
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.said import Said
-from prime_inference.wire.openai.stream import AnswerStream
+from prime_inference.wire.openai.stream import AnswerStream, Charge
 
 STREAM_HEADERS = header_lines(
     [
@@ -43,7 +44,9 @@ class StreamRelay:
         headers: HeaderLines,
         deadlines: Deadlines,
         keep_alive_seconds: float,
+        charge: Charge | None = None,
     ) -> None:
+        self._charge = charge
         self._operation = operation
         self._reply = reply
         self._answer_id = answer_id
@@ -73,13 +76,18 @@ class StreamRelay:
         """What the client has been sent, if a record is kept."""
         return self._stream.said
 
+    @property
+    def calls(self) -> list[tuple[str, list[Call]]]:
+        """The finish reason and the tool calls of each choice, once the answer has finished."""
+        return self._stream.calls
+
     def begin(self, first_token: Callable[[], None], stream: AnswerStream) -> None:
         """Start a new attempt's stream; `first_token` is called when its first content comes."""
         self._first_token = first_token
         self._stream = stream
 
-    def new_stream(self, said: Said | None = None) -> AnswerStream:
-        """The stream of one attempt, with the record that is kept of it."""
+    def new_stream(self, said: Said | None = None, rules: CallRules = ANY_CALLS) -> AnswerStream:
+        """The stream of one attempt: `said` is kept of it, `rules` find its tool calls."""
         stream = AnswerStream(
             self._operation.shape,
             answer_id=self._answer_id,
@@ -87,7 +95,9 @@ class StreamRelay:
             model=self._operation.model,
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
+            charge=self._charge,
             alternatives=self._operation.alternatives,
+            rules=rules,
         )
         stream.said = said
         return stream
@@ -125,6 +135,8 @@ class StreamRelay:
             if not self._stream.finished:
                 raise
         self._write(self._stream.finish())
+        if self._stream.committed:  # a parser may have held everything back until now
+            self._begun()
         self._reply.end()
         self.complete = True
 
@@ -140,20 +152,26 @@ class StreamRelay:
     def _forward(self, events: Sequence[bytes], clocks: AttemptClocks) -> None:
         stream = self._stream
         pieces = []
+        before = stream.content_events
         try:
             for event in events:
                 if piece := stream.feed(event):
                     pieces.append(piece)
         finally:  # what came before a broken event is the client's
-            if pieces:
+            if stream.content_events != before:  # what a parser holds back is progress as well
                 clocks.progress()
+            if pieces:
                 self._write(b"".join(pieces))
-                if not self.brought_content:
-                    self.brought_content = True
-                    self.first_content_at = self.first_content_at or self._deadlines.now()
-                    self._first_token()
+                self._begun()
             if stream.finished:
                 clocks.finished()
+
+    def _begun(self) -> None:
+        """Content of the present attempt has been sent."""
+        if not self.brought_content:
+            self.brought_content = True
+            self.first_content_at = self.first_content_at or self._deadlines.now()
+            self._first_token()
 
     def _write(self, data: bytes) -> None:
         if not self._reply.started:

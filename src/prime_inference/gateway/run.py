@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from prime_inference.domain.generation import Generation, Outcome
@@ -9,6 +11,9 @@ from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.http import HeaderLines
+
+if TYPE_CHECKING:
+    from prime_inference.gateway.billing import Account
 
 
 class Run(Struct, gc=False):
@@ -32,6 +37,7 @@ class Run(Struct, gc=False):
     outcome: Outcome = "refused"
     status: int = 200
     error: str = ""
+    account: Account | None = None  # where requests are billed
 
     @property
     def created(self) -> int:
@@ -41,7 +47,7 @@ class Run(Struct, gc=False):
     @property
     def answer_id(self) -> str:
         """The id that the client sees."""
-        return f"chatcmpl-{self.id}" if self.operation.shape == "chat" else f"cmpl-{self.id}"
+        return self.operation.id_prefix + self.id
 
     def headers(self, fixed: HeaderLines) -> HeaderLines:
         """Header lines of the answer: `fixed`, and the ids by which it can be asked after."""

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from prime_inference.domain.tool_verdict import TOOL_ERRORS
+
 DAY_MINUTES = 24 * 60
 PERCENTILE_MINUTES = 30
 PERCENTILES = (50, 75, 90, 99)
@@ -26,6 +28,9 @@ class _Minute:
     failed: int = 0
     first_token: Counter[int] = field(default_factory=Counter)
     throughput: Counter[int] = field(default_factory=Counter)
+    with_calls: int = 0  # answers that finished with tool calls
+    wrong_calls: Counter[str] = field(default_factory=Counter)  # of those, by kind of error
+    with_wrong_calls: int = 0
 
 
 class EndpointStatistics:
@@ -46,6 +51,25 @@ class EndpointStatistics:
     def failure(self, now: float) -> None:
         """An attempt that the endpoint failed."""
         self._minute(now).failed += 1
+
+    def tool_calls(self, now: float, errors: Sequence[str]) -> None:
+        """An answer that finished with tool calls, and the kinds of errors in them."""
+        minute = self._minute(now)
+        minute.with_calls += 1
+        minute.wrong_calls.update(errors)
+        minute.with_wrong_calls += bool(errors)
+
+    def tool_call_error_rate(self, now: float, minutes: int) -> dict[str, float] | None:
+        """Percent of the answers that finished with tool calls of which one was wrong, in all and
+        by kind of error; None without any such answer."""
+        recent = self._last(now, minutes)
+        counted = sum(minute.with_calls for minute in recent)
+        if not counted:
+            return None
+        wrong = Counter({"total": sum(minute.with_wrong_calls for minute in recent)})
+        for minute in recent:
+            wrong.update(minute.wrong_calls)
+        return {kind: 100.0 * wrong[kind] / counted for kind in ("total", *TOOL_ERRORS)}
 
     def uptime(self, now: float, minutes: int) -> float | None:
         """Percent of counted requests of the last `minutes` that succeeded; None without any."""

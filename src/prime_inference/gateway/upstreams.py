@@ -8,6 +8,7 @@ from functools import cached_property
 
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Deployment
+from prime_inference.domain.tool_verdict import ToolVerdict
 from prime_inference.gateway.statistics import EndpointStatistics
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import HttpPool, Origin
@@ -102,6 +103,12 @@ class Upstreams:
                 self._retired.append(upstream.pool)
         self._retired = [pool for pool in self._retired if pool.connections]
         self._on_route.clear()
+
+    def judged(self, verdict: ToolVerdict) -> None:
+        """Note the tool calls of an answer. Implements `ports.tool_verdicts.ToolVerdictSink`."""
+        upstream = self._by_id.get(verdict.deployment)
+        if upstream is not None and verdict.finished_with_calls:
+            upstream.statistics.tool_calls(self._now(), verdict.errors)
 
     def close(self) -> None:
         for pool in [*self._retired, *(each.pool for each in self._by_id.values())]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from prime_inference.toolcalls.events import ArgumentsPart, CallBegun, CallEnded, Event
 from prime_inference.toolcalls.format import Opening
 from prime_inference.toolcalls.tools import Tool
-from prime_inference.toolcalls.validate import Bucket, Problem, check_arguments
+from prime_inference.toolcalls.validate import Bucket, Problem
+
+Check: TypeAlias = Callable[[str, Tool], tuple[Problem, ...]]
 
 # How much of a piece of text that is no part of a call is quoted in the problem.
 _QUOTED = 120
@@ -16,7 +19,7 @@ _QUOTED = 120
 class CallSink:
     """Collects one call and reports it piece by piece."""
 
-    __slots__ = ("_begun", "_emit", "_parts", "_problems", "given", "tool")
+    __slots__ = ("_begun", "_check", "_emit", "_parts", "_problems", "given", "tool")
 
     def __init__(
         self,
@@ -24,10 +27,12 @@ class CallSink:
         index: int,
         opening: Opening,
         tool: Tool | None,
+        check: Check,
     ) -> None:
         self.tool = tool
         self.given = opening.arguments
         self._emit = emit
+        self._check = check
         self._begun = CallBegun(index, opening.name, opening.id)
         self._parts: list[str] = []
         self._problems: list[Problem] = []
@@ -50,5 +55,5 @@ class CallSink:
             problem = Problem(Bucket.UNKNOWN_NAME, f"no tool is named {begun.name!r}")
             self._problems.insert(0, problem)
         else:
-            self._problems += check_arguments(arguments, self.tool)
+            self._problems += self._check(arguments, self.tool)
         self._emit(CallEnded(begun.index, begun.name, arguments, begun.id, tuple(self._problems)))

@@ -27,6 +27,10 @@ Json: TypeAlias = dict[str, Any]
 _LEAD = "\\n{0,2}"
 _LEAD_RULE = '"\\n"{0,2}'
 
+# In one answer, for llama.cpp: the small models that it runs repeat a call until their tokens
+# end. Large ones make about a dozen at a time.
+_MOST_CALLS = 32
+
 
 class ToolRelaxation(msgspec.Struct, frozen=True):
     """A keyword of one tool's schema that the grammar does not enforce."""
@@ -49,11 +53,16 @@ class StructuralTag(msgspec.Struct, frozen=True):
 
 
 class Gbnf(msgspec.Struct, frozen=True):
-    """A grammar for llama.cpp; with `triggers`, one that applies from the first of them on."""
+    """A grammar for llama.cpp; with `triggers`, one that applies from the first of them on.
+
+    `whole` says the same of an answer from its first character on: free text, then calls. For
+    servers that take no triggers.
+    """
 
     grammar: str | None
     triggers: tuple[str, ...]
     relaxed: tuple[ToolRelaxation, ...]
+    whole: str | None = None
 
 
 def structural_tag(
@@ -216,7 +225,8 @@ def _gbnf(
 ) -> Gbnf:
     allowed = tools.allowed(choice)
     if choice.mode == "none" or not allowed:
-        return Gbnf(_gbnf_free_text(form) if tools.tools else None, (), ())
+        free = _gbnf_free_text(form) if tools.tools else None
+        return Gbnf(free, (), (), free)
     bodies = _Bodies(form, allowed)
     grammar = bodies.grammar
     frame = form.frame
@@ -225,13 +235,23 @@ def _gbnf(
     root = "call"
     if parallel:
         next_call = f"{literal(frame.separator)} call" if frame.separator else "call"
-        root = f"call ({next_call})*"
+        root = f"call ({next_call}){{0,{_MOST_CALLS - 1}}}"
     if frame.section_begin:
         root = f"{literal(frame.section_begin)} {root} {literal(frame.section_end)}"
     if choice.mode == "auto":
-        return Gbnf(grammar.text(root), (frame.trigger,), tuple(bodies.relaxed))
+        lazy = grammar.text(root)
+        return Gbnf(lazy, (frame.trigger,), tuple(bodies.relaxed), _gbnf_auto(form, grammar, root))
     root = f"{_gbnf_reasoning(form, grammar, reasoning)}{_LEAD_RULE} {root}"
-    return Gbnf(grammar.text(root), (), tuple(bodies.relaxed))
+    text = grammar.text(root)
+    return Gbnf(text, (), tuple(bodies.relaxed), text)
+
+
+def _gbnf_auto(form: ToolFormat, grammar: Grammar, calls: str) -> str | None:
+    """Free text, which the trigger ends. None where a call begins like any other text."""
+    if form.frame.trigger.startswith("{"):
+        return None
+    grammar.include(excluding("prose", (form.frame.trigger, *form.stray)))
+    return grammar.text(f"prose ({calls})?")
 
 
 def _gbnf_reasoning(form: ToolFormat, grammar: Grammar, reasoning: ReasoningMode) -> str:

@@ -11,7 +11,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -85,6 +85,20 @@ class ToolFormat(ABC):
 
         Raises `Unwritable` for arguments that the format cannot hold.
         """
+
+    def replay(self, name: str, arguments: str, index: int) -> str:
+        """An earlier call again, from the JSON text of its arguments.
+
+        Formats that hold JSON keep that text as it is, so that an engine finds the tokens in
+        its cache. Raises `ValueError` for text that is no JSON object, and `Unwritable`.
+        """
+        return self.render(name, msgspec.json.decode(arguments, type=dict[str, Any]), index)
+
+    def replay_all(self, calls: Sequence[tuple[str, str]]) -> str:
+        """All calls of an earlier answer, with what stands around them."""
+        frame = self.frame
+        texts = [self.replay(name, arguments, i) for i, (name, arguments) in enumerate(calls)]
+        return frame.section_begin + frame.separator.join(texts) + frame.section_end
 
     @property
     @abstractmethod

@@ -8,7 +8,8 @@ are lower-case letters, digits and hyphens, which is what llama.cpp allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 Range: TypeAlias = tuple[int, int]  # code points, both included
@@ -24,8 +25,7 @@ _CONTROL = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 _IN_LITERAL = _CONTROL | {10: "\\n", 13: "\\r", 9: "\\t", 34: '\\"', 92: "\\\\"}
 _IN_CLASS = _IN_LITERAL | {91: "\\[", 93: "\\]", 94: "\\u005e", 45: "\\u002d"}
 
-_CONTROLS = "\\u0000-\\u001f"
-_SURROGATES = "\\ud800-\\udfff"
+_CHARACTERS = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # without the surrogates
 
 
 class Grammar:
@@ -74,16 +74,51 @@ def literal(text: str) -> str:
 
 def character_class(ranges: Sequence[Range]) -> str:
     """The class of these code points."""
-    return "[" + "".join(_range(low, high) for low, high in ranges) + "]"
+    pieces = [piece for low, high in ranges for piece in _within_utf8(low, high)]
+    return "[" + "".join(_range(low, high) for low, high in pieces) + "]"
 
 
+def _within_utf8(low: int, high: int) -> Iterator[Range]:
+    """The range in pieces whose bytes in UTF-8 are independent of each other.
+
+    xgrammar before 0.2.9 takes other ranges for bytes that are no UTF-8, or for none at all.
+    Russ Cox, "Regular Expression Matching in the Wild" (2010), has the method.
+    """
+    for last in (0x7F, 0x7FF, 0xFFFF):  # of one, two and three bytes
+        if low <= last < high:
+            yield from _within_utf8(low, last)
+            low = last + 1
+    if high > 0x7F:
+        for bits in (6, 12, 18):
+            rest = (1 << bits) - 1
+            if low | rest == high | rest:
+                break  # all bytes but those of the rest are the same
+            if low & rest:
+                yield from _within_utf8(low, low | rest)
+                low = (low | rest) + 1
+            if high & rest != rest and low < high & ~rest:
+                yield from _within_utf8(low, (high & ~rest) - 1)
+                low = high & ~rest
+    yield low, high
+
+
+@lru_cache(maxsize=512)
 def any_but(chars: str, *, control: bool = True) -> str:
     """The class of all characters but these; without the control characters if asked.
 
-    Surrogates are no characters. Both engines would let their bytes pass, and no reader does.
+    Written as what it holds, not as what it leaves out: in a class that begins with `^`,
+    xgrammar before 0.2.9 and llama.cpp let bytes pass that are no UTF-8.
     """
-    body = "".join(sorted(chars)).translate(_IN_CLASS)
-    return f"[^{body}{'' if control else _CONTROLS}{_SURROGATES}]"
+    left_out = sorted({*map(ord, chars), *(() if control else range(0x20))})
+    ranges: list[Range] = []
+    for low, high in _CHARACTERS:
+        start = low
+        for code in left_out:
+            if low <= code <= high:
+                ranges.append((start, code - 1))
+                start = code + 1
+        ranges.append((start, high))
+    return character_class([(low, high) for low, high in ranges if low <= high])
 
 
 def _range(low: int, high: int) -> str:

@@ -74,8 +74,11 @@ class HeadedCall(ToolFormat):
         return head + number + literal(self._before_arguments), ""
 
     def render(self, name: str, arguments: Mapping[str, object], index: int) -> str:
+        return self.replay(name, json.dumps(arguments, ensure_ascii=False), index)
+
+    def replay(self, name: str, arguments: str, index: int) -> str:
         number = f":{index}" if self._numbered else ""
-        text = escaped(json.dumps(arguments, ensure_ascii=False), self._markers)
+        text = escaped(arguments, self._markers)
         head = f"{self.frame.begin}{self._prefix}{name}{number}"
         return f"{head}{self._before_arguments}{text}{self.frame.end}"
 

@@ -73,9 +73,11 @@ class JsonCall(ToolFormat):
         return literal(f'{self._before}{name}", "{self._key}": '), literal(self._behind)
 
     def render(self, name: str, arguments: Mapping[str, object], index: int) -> str:
-        text = json.dumps(arguments, ensure_ascii=False)
+        return self.replay(name, json.dumps(arguments, ensure_ascii=False), index)
+
+    def replay(self, name: str, arguments: str, index: int) -> str:
         before, behind = f'{self.frame.begin}{self._before}{name}", "{self._key}": ', self._behind
-        return f"{before}{text}{behind}{self.frame.end}"
+        return f"{before}{arguments}{behind}{self.frame.end}"
 
     @cached_property
     def openers(self) -> Marks:

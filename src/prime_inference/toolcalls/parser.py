@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from prime_inference.toolcalls.call_sink import CallSink
+from prime_inference.toolcalls.call_sink import CallSink, Check
 from prime_inference.toolcalls.events import Content, Event, Message, Reasoning, collect
 from prime_inference.toolcalls.format import ToolFormat
 from prime_inference.toolcalls.reader import (
@@ -24,6 +24,7 @@ from prime_inference.toolcalls.reader import (
     space,
 )
 from prime_inference.toolcalls.tools import ToolSet
+from prime_inference.toolcalls.validate import check_arguments
 
 # Where reasoning stands: nowhere; begun by the prompt already; or where the model begins it.
 ReasoningMode: TypeAlias = Literal["none", "opened", "optional"]
@@ -69,11 +70,20 @@ class _Prose:
 
 
 class Parser:
-    """Reads one answer. Its text must be valid Unicode: decode bytes with errors="replace"."""
+    """Reads one answer. Its text must be valid Unicode: decode bytes with errors="replace".
+
+    `check` judges the arguments of each call when it has ended.
+    """
 
     def __init__(
-        self, form: ToolFormat, tools: ToolSet, *, reasoning: ReasoningMode = "none"
+        self,
+        form: ToolFormat,
+        tools: ToolSet,
+        *,
+        reasoning: ReasoningMode = "none",
+        check: Check = check_arguments,
     ) -> None:
+        self._check = check
         self._format = form
         self._tools = tools
         self._reader = Reader()
@@ -152,7 +162,8 @@ class Parser:
             return False
         prose.marker()
         self._content.marker()
-        sink = CallSink(self._events.append, self._calls, opening, self._tools.get(opening.name))
+        tool = self._tools.get(opening.name)
+        sink = CallSink(self._events.append, self._calls, opening, tool, self._check)
         self._calls += 1
         yield from form.read(reader, sink)
         sink.end()

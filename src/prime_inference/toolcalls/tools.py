@@ -56,7 +56,7 @@ AUTO = ToolChoice()
 
 
 # A client uses a handful of choices with the same tools; one that tries many builds anew.
-_MOST_BUILT = 32
+_MOST_BUILT = 8
 
 
 class ToolSet:
@@ -82,8 +82,9 @@ class ToolSet:
         return tuple(tool for tool in self.tools if tool.name in choice.names)
 
 
-# Agents send the same tools with every turn. 256 sets of 50 KB are 13 MB of keys.
-@lru_cache(maxsize=256)
+# Agents send the same tools with every turn. A set of 50 KB takes about 1 MB with what is built
+# for it.
+@lru_cache(maxsize=128)
 def tools_from_json(raw: bytes) -> ToolSet:
     """The tool set in a JSON array; the same bytes give the same object.
 

@@ -42,6 +42,22 @@ _BACKTRACK_LIMIT = 100_000
 _PATTERN_BYTES = 1_000_000
 
 
+def fault(arguments: str, tool: Tool | None) -> Bucket | None:
+    """The bucket of a call's first fault; None if it has none. A tool that is None is unknown."""
+    if tool is None:
+        return Bucket.UNKNOWN_NAME
+    try:
+        decoded = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return Bucket.INVALID_JSON
+    if not isinstance(decoded, dict):
+        return Bucket.SCHEMA_MISMATCH
+    validator = validator_of(tool)
+    if validator is None or validator.is_valid(decoded):
+        return None
+    return Bucket.SCHEMA_MISMATCH
+
+
 def check_arguments(arguments: str, tool: Tool) -> tuple[Problem, ...]:
     """What is wrong with the arguments of a call to this tool, which are JSON text."""
     try:
@@ -97,10 +113,10 @@ def _compile(schema: object) -> Any | None:
 
 
 _DEEPEST = 100  # jsonschema-rs gives up on deeper schemas as well
-_NAME_TO_SCHEMA = frozenset(
+NAME_TO_SCHEMA = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
-_DATA = frozenset({"enum", "const", "default", "examples", "example"})
+DATA = frozenset({"enum", "const", "default", "examples", "example"})
 
 
 def _with_nullable(schema: object, depth: int) -> object:
@@ -113,9 +129,9 @@ def _with_nullable(schema: object, depth: int) -> object:
         return schema
     inner: dict[str, object] = {}
     for key, value in schema.items():
-        if key in _DATA:
+        if key in DATA:
             inner[key] = value
-        elif key in _NAME_TO_SCHEMA and isinstance(value, Mapping):
+        elif key in NAME_TO_SCHEMA and isinstance(value, Mapping):
             inner[key] = {name: _with_nullable(one, depth + 1) for name, one in value.items()}
         else:
             inner[key] = _with_nullable(value, depth + 1)

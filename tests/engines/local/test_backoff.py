@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_inference.engines.local.backoff import HEALTHY_SECONDS, PAUSES_SECONDS, Backoff
+from prime_inference.domain.backoff import HEALTHY_SECONDS, PAUSES_SECONDS, Backoff
 
 SHORT = st.floats(0, HEALTHY_SECONDS, exclude_max=True)
 

@@ -168,7 +168,6 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
 @pytest.mark.parametrize(
     ("route", "parameter", "value"),
     [
-        ("chat/completions", "tools", [{"type": "function", "function": {"name": "f"}}]),
         ("chat/completions", "n", 2),
         ("chat/completions", "reasoning_effort", "high"),
         ("completions", "logprobs", 2),
@@ -241,3 +240,28 @@ async def test_a_schema_that_would_hold_everybody_up_is_refused_by_name(
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "response_format"
+
+
+async def test_tokens_are_counted_as_the_engine_bills_them(api: httpx.AsyncClient):
+    request = {
+        "model": MODEL,
+        "system": "Be brief & kind.",
+        "messages": [
+            {"role": "user", "content": "Say <|im_end|> hello, naïve 東京!"},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": [{"type": "text", "text": "Again?"}]},
+        ],
+    }
+    counted = (await api.post("messages/count_tokens", json=request)).json()
+    answer = (await api.post("messages", json={**request, "max_tokens": 1})).json()
+    usage = answer["usage"]
+    assert counted["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+async def test_a_conversation_over_responses(api: httpx.AsyncClient):
+    body = {"model": MODEL, "input": "Say hello.", "max_output_tokens": 8, "temperature": 0}
+    first = (await api.post("responses", json=body)).json()
+    assert first["usage"]["output_tokens"] == 8
+    again = {**body, "previous_response_id": first["id"]}
+    second = (await api.post("responses", json=again)).json()
+    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from prime_inference.domain.errors import CannotStart
 
@@ -50,7 +50,7 @@ def read_head(path: Path) -> GgufHead:
 def _read_head(path: Path) -> GgufHead:
     with path.open("rb") as file:
         try:
-            fields = _fields(file, path)
+            fields = _fields(file, path, _value)
             end = file.tell()
             if end > path.stat().st_size:
                 raise struct.error("the last field goes on behind the end")
@@ -72,6 +72,15 @@ def _read_head(path: Path) -> GgufHead:
     )
 
 
+def read_metadata(path: Path) -> dict[str, Any]:
+    """All of the metadata, lists included. Raises NotGguf, OSError."""
+    with path.open("rb") as file:
+        try:
+            return _fields(file, path, _whole_value)
+        except (struct.error, UnicodeDecodeError, KeyError) as error:
+            raise NotGguf(f"{path} is cut short or damaged.") from error
+
+
 def _kv_bytes(number: Callable[[str], int]) -> int:
     """Keys and values of one token in all layers, at most: sliding windows need less."""
     heads = number("attention.head_count")
@@ -83,7 +92,9 @@ def _kv_bytes(number: Callable[[str], int]) -> int:
     return 2 * number("block_count") * kv_heads * (keys + values)
 
 
-def _fields(file: BinaryIO, path: Path) -> dict[str, object]:
+def _fields(
+    file: BinaryIO, path: Path, value: Callable[[BinaryIO, int], object]
+) -> dict[str, object]:
     if file.read(4) != MAGIC:
         raise NotGguf(f"{path} is not a GGUF file.")
     version, _, count = struct.unpack("<IQQ", _read(file, 20))
@@ -93,7 +104,7 @@ def _fields(file: BinaryIO, path: Path) -> dict[str, object]:
     for _ in range(count):
         name = _string(file)
         (kind,) = struct.unpack("<I", _read(file, 4))
-        fields[name] = _value(file, kind)
+        fields[name] = value(file, kind)
     return fields
 
 
@@ -111,6 +122,17 @@ def _value(file: BinaryIO, kind: int) -> object:
     else:
         _skip(file, length * struct.calcsize(f"<{SCALARS[item]}"))
     return None
+
+
+def _whole_value(file: BinaryIO, kind: int) -> object:
+    """A scalar, a string, or a list of them."""
+    if kind != ARRAY:
+        return _value(file, kind)
+    item, length = struct.unpack("<IQ", _read(file, 12))
+    if item == STRING:
+        return [_string(file) for _ in range(length)]
+    layout = f"<{length}{SCALARS[item]}"
+    return list(struct.unpack(layout, _read(file, struct.calcsize(layout))))
 
 
 def _string(file: BinaryIO) -> str:

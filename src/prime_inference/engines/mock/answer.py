@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from prime_inference.engines.mock.behaviour import PLAIN, Behaviour
+from prime_inference.engines.mock.calls import with_wrong_arguments
 from prime_inference.engines.mock.instance import minimal_instance
 from prime_inference.engines.mock.request import ChatRequest, CompletionRequest, Tool
 from prime_inference.engines.mock.text import (
@@ -68,18 +70,21 @@ class Answer:
 
 
 def compose(
-    request: ChatRequest | CompletionRequest, length: int, calls: int | None = None
+    request: ChatRequest | CompletionRequest,
+    length: int,
+    behaviour: Behaviour = PLAIN,
+    said: str | None = None,
 ) -> Answer:
     """Everything a request is answered, `length` tokens long where nothing else decides.
 
-    `calls` forces that many tool calls. Raises ValueError for a tool_choice that names no
-    tool of the request.
+    `said` is the text to say whatever is asked. Raises ValueError for a tool_choice that names
+    no tool of the request.
     """
     if request.ignore_eos and request.limit is not None:
         length = max(length, request.limit + 1)  # goes on until the limit
     prompts = request.prompts()
     choices = [
-        _choice(request, prompt, n, length, calls)
+        _choice(request, prompt, n, length, behaviour, said)
         for prompt in prompts
         for n in range(request.choices)
     ]
@@ -91,12 +96,15 @@ def _choice(
     prompt: Prompt,
     n: int,
     length: int,
-    calls: int | None,
+    behaviour: Behaviour,
+    said: str | None,
 ) -> Choice:
     units: Sequence[Unit]
     finish = "stop"
-    if isinstance(request, ChatRequest) and (names := _forced_tools(request, calls)):
-        units = _call_units(request, names, choice_seed(prompt, n))
+    if said is not None:
+        units = JSON_PIECE.findall(said)
+    elif isinstance(request, ChatRequest) and (names := _forced_tools(request, behaviour.calls)):
+        units = _call_units(request, names, choice_seed(prompt, n), behaviour)
         # A named tool_choice ends with "stop" at OpenAI and vLLM alike.
         finish = "stop" if isinstance(request.tool_choice, Tool) else "tool_calls"
     elif (document := _json_document(request)) is not None:
@@ -138,14 +146,19 @@ def _forced_tools(request: ChatRequest, calls: int | None) -> list[str]:
     return [offered[i % len(offered)] for i in range(calls or 1)]
 
 
-def _call_units(request: ChatRequest, names: Sequence[str], seed: int) -> list[Unit]:
+def _call_units(
+    request: ChatRequest, names: Sequence[str], seed: int, behaviour: Behaviour
+) -> list[Unit]:
     schemas = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
     units: list[Unit] = []
     for call, name in enumerate(names):
         arguments = _encode(minimal_instance(schemas[name] or {"type": "object"}))
+        arguments = with_wrong_arguments(arguments, behaviour)
         identity = f"call_{zlib.crc32(name.encode(), seed + call):08x}"
-        units.append(CallPiece(call, "", identity, name))
-        units += [CallPiece(call, piece) for piece in JSON_PIECE.findall(arguments)]
+        said_name = f"no_{name}" if behaviour.unknown_names else name
+        units.append(CallPiece(call, "", identity, said_name))
+        pieces = [arguments] if behaviour.object_arguments else JSON_PIECE.findall(arguments)
+        units += [CallPiece(call, piece) for piece in pieces]
     return units
 
 

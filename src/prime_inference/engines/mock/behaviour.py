@@ -34,6 +34,18 @@ In the answer, N counted in tokens
     no-usage            no usage
     no-done             no [DONE]; the connection stays open
     end-without-done    no [DONE]; the body ends well
+In tool calls
+    finish-stop         finish_reason stop instead of tool_calls
+    no-ids, same-ids    no id, or one id for all calls of an answer
+    no-indices          no index on any piece
+    same-indices        index 0 on every piece
+    null-names          null instead of the name
+    repeat-names        name and id on every piece
+    object-arguments    an object where its JSON text should be, in one piece
+    no-arguments        empty text instead of arguments
+    broken-arguments    arguments without their last brace
+    wrong-arguments     an array instead of an object
+    unknown-names       names of functions that were not offered
 As bytes
     crlf, cr            line ends of events
     comments            an SSE comment before every event
@@ -98,6 +110,18 @@ class Behaviour:
     no_usage: bool = False
     no_done: bool = False
     end_without_done: bool = False
+    finish_stop: bool = False
+    no_ids: bool = False
+    same_ids: bool = False
+    no_indices: bool = False
+    same_indices: bool = False
+    null_names: bool = False
+    repeat_names: bool = False
+    object_arguments: bool = False
+    no_arguments: bool = False
+    broken_arguments: bool = False
+    wrong_arguments: bool = False
+    unknown_names: bool = False
     crlf: bool = False
     cr: bool = False
     comments: bool = False

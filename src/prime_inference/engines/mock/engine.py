@@ -12,6 +12,7 @@ import base64
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -49,7 +50,7 @@ from prime_inference.engines.mock.script import (
     stream_script,
     whole_script,
 )
-from prime_inference.engines.mock.text import ANSWER_TOKENS, word
+from prime_inference.engines.mock.text import ANSWER_TOKENS, chat_prompt, word
 from prime_inference.wire.http import Headers
 
 BEHAVIOUR_HEADER = b"x-mock-behaviour"
@@ -115,6 +116,7 @@ class MockEngine:
         self._occasions = Occasions()
         self._specs: dict[str | None, str] = {}
         self._plans: dict[tuple[str, bytes], Plan] = {}
+        self._sayings: deque[str] = deque()
         self._number = 0
         self._listener: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by `start`
@@ -174,6 +176,10 @@ class MockEngine:
         self._specs[model] = spec
         self._occasions.forget()
 
+    def say(self, *texts: str) -> None:
+        """Answer the next chat requests and completions with these texts, one each."""
+        self._sayings.extend(texts)
+
     @property
     def requests(self) -> list[Seen]:
         """The latest requests for an answer or embeddings, oldest first."""
@@ -184,6 +190,7 @@ class MockEngine:
         self._journal.clear()
         self._occasions.forget()
         self.load.reset()
+        self._sayings.clear()
 
     async def quiet(self, seconds: float = 5.0) -> None:
         """Return when no answer is under way. Raises TimeoutError."""
@@ -205,6 +212,8 @@ class MockEngine:
             self._authenticate(headers)
             if path == "/v1/embeddings":
                 return self._embed(body), seen
+            if path == "/tokenize":
+                return self._tokenize(body), seen
             return self._generate(path, headers, body, seen), seen
         except Refused as refused:
             return _at_once(refused.body, refused.status), seen
@@ -233,6 +242,8 @@ class MockEngine:
             if refused is not None:
                 return refused
             plan = self._plan(path, body, behaviour)
+        if self._sayings:
+            plan = self._plan(path, body, behaviour, self._sayings.popleft())
         chat = isinstance(request, ChatRequest)
         self._number += 1
         opening = open_object(
@@ -241,19 +252,16 @@ class MockEngine:
         script = stream_script if request.stream else whole_script
         return script(plan.rendered, opening, behaviour, self._paced(behaviour))
 
-    def _plan(self, path: str, body: bytes, behaviour: Behaviour) -> Plan:
+    def _plan(self, path: str, body: bytes, behaviour: Behaviour, said: str | None = None) -> Plan:
         request = self._read(path, body)
         length = self._answer_tokens if behaviour.answer is None else behaviour.answer
         try:
-            answer = compose(request, length, behaviour.calls)
+            answer = compose(request, length, behaviour, said)
         except ValueError as error:
             raise Refused(400, _invalid(str(error))) from None
         if answer.prompt_tokens > self._context_tokens:
             raise Refused(400, context_length_error(self._context_tokens, answer.prompt_tokens))
-        rendered = render(
-            request, answer, usage=not behaviour.no_usage, finish=not behaviour.no_finish
-        )
-        return Plan(request, rendered, answer.prompt_tokens)
+        return Plan(request, render(request, answer, behaviour), answer.prompt_tokens)
 
     @staticmethod
     def _read(path: str, body: bytes) -> Request:
@@ -315,6 +323,16 @@ class MockEngine:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _json({"object": "list", "data": data, "model": request.model, "usage": usage})
 
+    def _tokenize(self, body: bytes) -> Script:
+        """vLLM's count of a conversation's tokens."""
+        try:
+            request = _conversation.decode(body)
+        except msgspec.DecodeError as error:
+            return _at_once(_invalid(str(error)), 400)
+        prompt = chat_prompt(request.messages)
+        return _json({"count": prompt.tokens, "max_model_len": self._context_tokens,
+                      "tokens": prompt.ids})  # fmt: skip
+
     def _look_up(self, method: str, path: str, body: bytes) -> Script:
         match method, path:
             case "GET", "/health":
@@ -345,6 +363,15 @@ class MockEngine:
     def _card(self, model: str) -> dict[str, Any]:
         return {"id": model, "object": "model", "created": 0, "owned_by": "mock", "root": model,
                 "parent": None, "max_model_len": self._context_tokens}  # fmt: skip
+
+
+class _Conversation(msgspec.Struct):
+    """Body of `POST /tokenize`."""
+
+    messages: list[dict[str, Any]]
+
+
+_conversation = msgspec.json.Decoder(_Conversation)
 
 
 class _Wish(msgspec.Struct, forbid_unknown_fields=True):

@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 
 from prime_inference.engines.mock.answer import Answer, CallPiece, Choice, Unit, unit_ids
+from prime_inference.engines.mock.behaviour import PLAIN, Behaviour
+from prime_inference.engines.mock.calls import with_faults
 from prime_inference.engines.mock.request import ChatRequest, CompletionRequest
 
 Request = ChatRequest | CompletionRequest
@@ -50,11 +52,14 @@ def open_object(chat: bool, streamed: bool, identity: str, created: int, model: 
     ).encode()
 
 
-def render(
-    request: Request, answer: Answer, *, usage: bool = True, finish: bool = True
-) -> Rendered:
-    """Every part of the answer; `usage` and `finish` False leave these out."""
-    writer = _ChatWriter(request) if isinstance(request, ChatRequest) else _TextWriter(request)
+def render(request: Request, answer: Answer, behaviour: Behaviour = PLAIN) -> Rendered:
+    """Every part of the answer, with what the behaviour leaves out or gets wrong in them."""
+    usage, finish = not behaviour.no_usage, not behaviour.no_finish
+    writer = (
+        _ChatWriter(request, behaviour)
+        if isinstance(request, ChatRequest)
+        else _TextWriter(request)
+    )
     body: dict[str, Any] = {"choices": [
         writer.whole(n, choice, choice.finish if finish else None)
         for n, choice in enumerate(answer.choices)
@@ -141,9 +146,11 @@ def _finish(
 class _ChatWriter:
     """Choices of `chat.completion` and `chat.completion.chunk`."""
 
-    def __init__(self, request: ChatRequest) -> None:
+    def __init__(self, request: ChatRequest, behaviour: Behaviour) -> None:
         self._alternatives = request.alternatives
         self._ids = request.return_token_ids
+        self._behaviour = behaviour
+        self._names: dict[tuple[int, int], str | None] = {}  # of calls, by choice and number
 
     def whole(self, n: int, choice: Choice, finish: str | None) -> dict[str, Any]:
         calls = [self._call(choice, unit) for unit in choice.units if _opens_call(unit)]
@@ -154,17 +161,20 @@ class _ChatWriter:
             message["content"] = ""
         return self._with_ids(
             {"index": n, "message": message, "logprobs": self._logprobs(choice.units),
-             "finish_reason": finish},
+             "finish_reason": self._finish(finish)},
             choice.units,
         )  # fmt: skip
 
-    @staticmethod
-    def _call(choice: Choice, first: Unit) -> dict[str, Any]:
+    def _finish(self, finish: str | None) -> str | None:
+        return "stop" if finish == "tool_calls" and self._behaviour.finish_stop else finish
+
+    def _call(self, choice: Choice, first: Unit) -> dict[str, Any]:
         assert isinstance(first, CallPiece)
         pieces = [u for u in choice.units if isinstance(u, CallPiece) and u.call == first.call]
         arguments = "".join(piece.arguments for piece in pieces)
         function = {"name": first.name, "arguments": arguments}
-        return {"id": first.id, "type": "function", "function": function}
+        call = {"id": first.id, "type": "function", "function": function}
+        return with_faults(call, first.name, self._behaviour)
 
     def opening(self, n: int) -> dict[str, Any] | None:
         return self._chunk(n, {"role": "assistant", "content": ""})
@@ -176,10 +186,12 @@ class _ChatWriter:
         if _opens_call(unit):
             call = {"index": unit.call, "id": unit.id, "type": "function",
                     "function": {"name": unit.name, "arguments": ""}}  # fmt: skip
+            self._names[n, unit.call] = unit.name
+        call = with_faults(call, self._names[n, unit.call], self._behaviour)
         return self._with_ids(self._chunk(n, {"tool_calls": [call]}), [unit])
 
     def ending(self, n: int, finish: str) -> dict[str, Any]:
-        return {**self._chunk(n, {}), "finish_reason": finish}
+        return {**self._chunk(n, {}), "finish_reason": self._finish(finish)}
 
     def _chunk(self, n: int, delta: dict[str, Any], units: Sequence[Unit] = ()) -> dict[str, Any]:
         logprobs = self._logprobs(units) if units else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -113,14 +115,49 @@ class Answer(Struct):
 
 
 _answers = msgspec.json.Decoder(Answer)
+_loose = msgspec.json.Decoder(float_hook=Decimal)  # keeps every digit
+_exact = msgspec.json.Encoder(decimal_format="number")
 
 
 def decode_answer(data: bytes) -> Answer:
     """Raises UpstreamMalformed."""
     try:
         return _answers.decode(data)
+    except msgspec.ValidationError:
+        return _decode_loosely(data)
     except (ValueError, RecursionError):
-        raise UpstreamMalformed("The upstream's answer is not what its API promises.") from None
+        raise _malformed() from None
+
+
+def _decode_loosely(data: bytes) -> Answer:
+    """Some upstreams give arguments as the object that their JSON text should say."""
+    try:
+        answer = _loose.decode(data)
+        for function in _functions(answer):
+            if isinstance(function.get("arguments"), dict | list):
+                function["arguments"] = _exact.encode(function["arguments"]).decode()
+        return _answers.decode(_exact.encode(answer))
+    except (ValueError, RecursionError):
+        raise _malformed() from None
+
+
+def _functions(answer: object) -> Iterator[dict[str, Any]]:
+    """The `function` of each call in an answer of any shape."""
+    for choice in _objects(answer, "choices"):
+        for key in ("delta", "message"):
+            message = choice.get(key)
+            for call in _objects(message, "tool_calls"):
+                if isinstance(call.get("function"), dict):
+                    yield call["function"]
+
+
+def _objects(parent: object, key: str) -> Iterator[dict[str, Any]]:
+    found = parent.get(key) if isinstance(parent, dict) else None
+    return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())
+
+
+def _malformed() -> UpstreamMalformed:
+    return UpstreamMalformed("The upstream's answer is not what its API promises.")
 
 
 def answer_usage(answer: Answer) -> Usage:
@@ -128,12 +165,15 @@ def answer_usage(answer: Answer) -> Usage:
     return answer.usage.to_usage() if answer.usage is not None else NO_USAGE
 
 
-def usage_object(usage: Usage) -> dict[str, object]:
-    """Token counts as OpenAI writes them."""
-    return {
+def usage_object(usage: Usage, cost: float | None = None) -> dict[str, object]:
+    """Token counts as OpenAI writes them, and the cost in dollars as OpenRouter does."""
+    counts: dict[str, object] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+    if cost is not None:
+        counts["cost"] = cost
+    return counts

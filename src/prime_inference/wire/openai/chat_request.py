@@ -31,6 +31,8 @@ Stops = Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 LogitBias = Annotated[
     dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIASES)
 ]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ToolMode = Literal["none", "auto", "required"]
 Name = Annotated[str, Meta(max_length=64)]
 Opaque = Annotated[str, Meta(max_length=512)]  # identifiers that the caller makes up
 
@@ -79,6 +81,10 @@ AssistantPart = TextPart | RefusalPart
 class FunctionCall(_Closed):
     name: str
     arguments: str
+    parsed_arguments: Any = UNSET  # OpenAI's SDK plays back what it has read
+
+    def __post_init__(self) -> None:
+        self.parsed_arguments = UNSET
 
 
 class ToolCall(_Closed, omit_defaults=False):
@@ -111,7 +117,7 @@ class UserMessage(_Message, tag="user"):
 
 
 class AssistantMessage(_Message, tag="assistant"):
-    """A turn of the model's. `annotations`, `audio`, `refusal`: as SDKs play them back."""
+    """A turn of the model's. `annotations`, `audio`, `parsed`: as SDKs play them back."""
 
     content: str | list[AssistantPart] | None = None
     name: Name | UnsetType | None = UNSET
@@ -122,11 +128,12 @@ class AssistantMessage(_Message, tag="assistant"):
     annotations: list[Any] | UnsetType | None = UNSET
     audio: UnsetType | None = UNSET
     function_call: UnsetType | None = UNSET
+    parsed: Any = UNSET
 
     def __post_init__(self) -> None:
         if not self.tool_calls:
             self.tool_calls = UNSET
-        self.annotations = self.audio = self.function_call = UNSET
+        self.annotations = self.audio = self.function_call = self.parsed = UNSET
 
 
 class ToolMessage(_Message, tag="tool"):
@@ -219,9 +226,7 @@ class ChatRequest(_Closed):
     prompt_cache_key: Opaque | None = None
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
-    )
+    reasoning_effort: Effort | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
     response_format: ResponseFormat | None = None
     safety_identifier: Opaque | None = None
@@ -232,7 +237,7 @@ class ChatRequest(_Closed):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    tool_choice: ToolMode | NamedToolChoice | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -254,6 +259,12 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 def decode_chat_request(body: bytes, schemas: SchemaBounds) -> ChatRequest:
     """Decode and check what the types cannot say. Raises InvalidRequest."""
     request = decode(_decoder, body)
+    check_chat_request(request, schemas)
+    return request
+
+
+def check_chat_request(request: ChatRequest, schemas: SchemaBounds) -> None:
+    """Check what the types cannot say. Raises InvalidRequest."""
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
@@ -275,7 +286,6 @@ def decode_chat_request(body: bytes, schemas: SchemaBounds) -> ChatRequest:
         schema = request.response_format.json_schema.schema_
         if schema is not UNSET:
             schemas.check(schema, "response_format.json_schema.schema")
-    return request
 
 
 def _check_tools(request: ChatRequest, schemas: SchemaBounds) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Raw, Struct
 
-from prime_inference.domain.errors import UpstreamCut, UpstreamMalformed
+from prime_inference.domain.errors import UpstreamFailure, UpstreamMalformed
 from prime_inference.wire.openai.answers import (
     NULL,
     Answer,
@@ -16,6 +16,7 @@ from prime_inference.wire.openai.answers import (
     Message,
     ToolCallDelta,
 )
+from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.stream import AnswerStream, ChoiceState, Shape
 
 
@@ -61,6 +62,10 @@ class _Collected:
             self.arguments.append([])
         self.arguments[index].append(function.arguments or "")
 
+    def add_logprobs(self, logprobs: Raw) -> None:
+        if bytes(logprobs) != b"null":
+            self.logprobs += _logprob_content(logprobs)
+
     def message(self) -> Message:
         for call, pieces in zip(self.calls, self.arguments, strict=True):
             assert call.function is not None
@@ -77,26 +82,42 @@ class _Collected:
 class AnswerCollector(AnswerStream):
     """Takes the events of an upstream's stream like `AnswerStream`; `answer` is their sum."""
 
-    def __init__(self, shape: Shape, choices: int) -> None:
-        super().__init__(shape, answer_id="", created=0, model="", choices=choices)
+    def __init__(
+        self, shape: Shape, choices: int, *, answer_id: str = "", rules: CallRules = ANY_CALLS
+    ) -> None:
+        super().__init__(
+            shape, answer_id=answer_id, created=0, model="", choices=choices, rules=rules
+        )
         self._collected = [_Collected() for _ in range(choices)]
+
+    def take_whole(self, answer: Answer) -> None:
+        """Take an answer that came whole. Raises UpstreamFailure."""
+        if answer.failed:
+            raise UpstreamFailure("The model's engine reported an error.")
+        for choice in answer.choices:
+            if choice.message is None:
+                raise UpstreamMalformed("The upstream gave a choice without a message.")
+            choice.delta = choice.message
+            for index, call in enumerate(choice.delta.tool_calls or ()):
+                call.index = index  # each stands for itself here, whatever index it has
+            self._choice(choice)
 
     def answer(self) -> Answer:
         """Raises UpstreamCut if a choice has no finish reason."""
-        if not self.finished:
-            raise UpstreamCut("The model's answer ended early.")
+        self.finish()
         choices = [self._collected_choice(index, state) for index, state in enumerate(self._states)]
         return Answer(choices=choices)
 
-    def _chunk(self, choice: Choice, state: ChoiceState) -> bytes:
+    def _send_text(self, choice: Choice) -> bytes:
         collected = self._collected[choice.index]
-        if self._shape == "text":
-            collected.content.append(choice.text or "")
-        else:
-            assert choice.delta is not None
-            collected.add(self._delta(choice.delta, state))
-        if bytes(choice.logprobs) != b"null":
-            collected.logprobs += _logprob_content(choice.logprobs)
+        collected.content.append(choice.text or "")
+        collected.add_logprobs(choice.logprobs)
+        return b""
+
+    def _send(self, index: int, delta: Message, logprobs: Raw, state: ChoiceState) -> bytes:
+        collected = self._collected[index]
+        collected.add(delta)
+        collected.add_logprobs(logprobs)
         return b""
 
     def _collected_choice(self, index: int, state: ChoiceState) -> Choice:
@@ -104,7 +125,7 @@ class AnswerCollector(AnswerStream):
         logprobs = NULL
         if collected.logprobs:
             logprobs = Raw(msgspec.json.encode({"content": collected.logprobs}))
-        choice = Choice(index=index, logprobs=logprobs, finish_reason=state.finish)
+        choice = Choice(index=index, logprobs=logprobs, finish_reason=self._finish_reason(state))
         if self._shape == "text":
             choice.text = "".join(collected.content)
         else:

@@ -53,6 +53,17 @@ class ContinuedStream(AnswerStream):
     def _nothing_followed(self) -> bool:
         return self._earlier.source == "upstream" and not self._counted and not self._reported
 
+    def finish(self, reason: str | None = None) -> bytes:
+        """As ever, after the text that was held back and is no stop string."""
+        held = ""
+        if self._seam is not None and not self.ended:
+            held, self._seam = self._seam.rest(), None
+        last = super()._choice(self._piece(held)) if held else b""
+        return last + super().finish(reason)
+
+    def _piece(self, text: str) -> Choice:
+        return Choice(delta=Message(content=text)) if self._shape == "chat" else Choice(text=text)
+
     def _choice(self, choice: Choice) -> bytes:
         if self.ended:
             return b""

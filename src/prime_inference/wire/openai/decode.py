@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from prime_inference.domain.errors import InvalidRequest, UnknownParameter
+from prime_inference.domain.errors import ApiError, InvalidRequest, UnknownParameter
 from prime_inference.domain.suggestions import did_you_mean
 
 T = TypeVar("T")
@@ -33,6 +33,23 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequest("The request body is nested too deeply.") from None
     except ValueError as error:  # malformed JSON, invalid UTF-8
         raise InvalidRequest(f"The request body is not valid JSON: {error}.") from None
+
+
+def decode_at(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, path: str) -> T:
+    """Decode a part of a body that stands at `path`. Raises as `decode` does."""
+    try:
+        return decode(decoder, bytes(raw))
+    except InvalidRequest as error:
+        raise relocated(error, _join(path, error.param or "")) from None
+
+
+def relocated(error: ApiError, param: str) -> ApiError:
+    """The same error about a field of another name. Only for errors made of their message."""
+    if error.param:
+        message = error.message.replace(f"'{error.param}'", f"'{param}'")
+    else:
+        message = f"'{param}': {error.message}"
+    return type(error)(message, param=param, retry_after=error.retry_after, details=error.details)
 
 
 def _explain(text: str, target: object) -> InvalidRequest:

@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 from prime_inference.domain.errors import UpstreamMalformed
 from prime_inference.domain.usage import Usage
 from prime_inference.wire.openai.answers import Count, UpstreamUsage
+from prime_inference.wire.openai.stream import Charge
 
 
 class Embedding(Struct):
@@ -23,7 +24,9 @@ class EmbeddingAnswer(Struct):
 _answers = msgspec.json.Decoder(EmbeddingAnswer)
 
 
-def rebuild_embeddings(data: bytes, *, model: str, inputs: int) -> tuple[bytes, Usage]:
+def rebuild_embeddings(
+    data: bytes, *, model: str, inputs: int, charge: Charge | None = None
+) -> tuple[bytes, Usage]:
     """The client's body and its usage. Raises UpstreamMalformed."""
     try:
         answer = _answers.decode(data)
@@ -32,6 +35,12 @@ def rebuild_embeddings(data: bytes, *, model: str, inputs: int) -> tuple[bytes, 
     if sorted(item.index for item in answer.data) != list(range(inputs)):
         raise UpstreamMalformed("The upstream gave another number of embeddings than inputs.")
     usage = answer.usage.to_usage() if answer.usage else Usage()
+    counts: dict[str, object] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "total_tokens": usage.prompt_tokens,
+    }
+    if charge is not None and (cost := charge(usage)) is not None:
+        counts["cost"] = cost
     body = {
         "object": "list",
         "data": [
@@ -39,6 +48,6 @@ def rebuild_embeddings(data: bytes, *, model: str, inputs: int) -> tuple[bytes, 
             for item in sorted(answer.data, key=lambda item: item.index)
         ],
         "model": model,
-        "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens},
+        "usage": counts,
     }
     return msgspec.json.encode(body), usage

@@ -1,30 +1,36 @@
 """A streamed answer, rebuilt event by event: pure, bytes in, bytes out.
 
 Every event is decoded, checked and written anew under our id and model name, so that an
-upstream's quirks end here: a role on the first delta of each choice, sequential indices
-of tool calls, one finish reason on the last chunk of a choice, usage once and last, with
+upstream's quirks end here: a role on the first delta of each choice, tool calls in order
+(`calls`), one finish reason on the last chunk of a choice, usage once and last, with
 `choices: []`. Source of the order: OpenAI's streaming reference.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+from msgspec import Raw
 
 from prime_inference.domain.errors import UpstreamCut, UpstreamFailure, UpstreamMalformed
 from prime_inference.domain.usage import Usage
 from prime_inference.wire.openai.answers import (
+    NULL,
     Answer,
     Choice,
     Message,
-    ToolCallDelta,
     UpstreamUsage,
     decode_answer,
     usage_object,
 )
+from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRepair, CallRules, TextReader
 from prime_inference.wire.openai.logprobs import keep_alternatives
 from prime_inference.wire.openai.said import Said
+
+Charge = Callable[[Usage], float | None]
+"""Takes the usage of a whole answer before its end is sent; dollars, None without a price."""
 
 Shape = Literal["chat", "text"]
 """Chat completions (deltas of messages) or completions (pieces of text)."""
@@ -39,29 +45,13 @@ _encoder = msgspec.json.Encoder()
 class ChoiceState:
     """What has been seen and sent of one choice."""
 
-    __slots__ = ("finish", "opened", "seen_tool_calls", "tool_ids", "tool_indices")
+    __slots__ = ("calls", "finish", "opened", "reader")
 
-    def __init__(self) -> None:
+    def __init__(self, reader: TextReader | None) -> None:
         self.opened = False
         self.finish: str | None = None
-        self.seen_tool_calls = False
-        self.tool_ids: list[str | None] = []  # by our index
-        self.tool_indices: dict[int, int] = {}  # the upstream's index: ours
-
-    def renumber(self, calls: list[ToolCallDelta]) -> None:
-        """Give tool calls the indices 0, 1, ...: a new id is a new call, whatever its index."""
-        self.seen_tool_calls = True
-        for call in calls:
-            theirs = call.index or 0
-            ours = self.tool_indices.get(theirs)
-            is_new = ours is None or (call.id is not None and call.id != self.tool_ids[ours])
-            if is_new:
-                ours = self.tool_indices[theirs] = len(self.tool_ids)
-                self.tool_ids.append(call.id)
-                call.type = "function"
-            else:
-                call.id = call.type = None
-            call.index = ours
+        self.calls: CallRepair | None = None  # from the first one on
+        self.reader = reader
 
 
 class AnswerStream:
@@ -81,7 +71,10 @@ class AnswerStream:
         include_usage: bool = False,
         choices: int = 1,
         alternatives: int | None = None,  # of each token's logprobs; None: they stay as they come
+        rules: CallRules = ANY_CALLS,
+        charge: Charge | None = None,
     ) -> None:
+        self._charge = charge
         self._shape: Shape = shape
         head = _encoder.encode(
             {"id": answer_id, "object": OBJECTS[shape], "created": created, "model": model}
@@ -89,8 +82,13 @@ class AnswerStream:
         self._head = b"data: " + head[:-1]
         self._include_usage = include_usage
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
-        self._states = [ChoiceState() for _ in range(choices)]
         self._alternatives = alternatives
+        self._answer_id = answer_id
+        self._rules = rules
+        new_reader = rules.new_reader
+        self._states = [
+            ChoiceState(None if new_reader is None else new_reader()) for _ in range(choices)
+        ]
         self._counted = 0
         self._reported: Usage | None = None
         self.committed = False
@@ -106,9 +104,22 @@ class AnswerStream:
         return Usage(completion_tokens=self._counted, source=source)
 
     @property
+    def content_events(self) -> int:
+        """How many events have brought content, whether or not it could be sent already."""
+        return self._counted
+
+    @property
     def finished(self) -> bool:
         """Whether every choice has given its finish reason."""
         return all(state.finish is not None for state in self._states)
+
+    @property
+    def calls(self) -> list[tuple[str, list[Call]]]:
+        """The finish reason and the calls of each choice, once the answer has finished."""
+        return [
+            (self._finish_reason(state), state.calls.calls if state.calls is not None else [])
+            for state in self._states
+        ]
 
     def feed(self, data: bytes) -> bytes:
         """Bytes to send for one upstream event; empty if it carries nothing for the client."""
@@ -132,9 +143,12 @@ class AnswerStream:
             state.finish = state.finish or reason
         if not self.finished:
             raise UpstreamCut("The model's answer ended early.")
-        pieces = [self._last_chunk(index, state) for index, state in enumerate(self._states)]
+        cost = None if self._charge is None else self._charge(self.usage)
+        pieces: list[bytes] = []
+        for index, state in enumerate(self._states):
+            pieces += (self._rest(index, state), self._last_chunk(index, state))
         if self._include_usage and (usage := self.usage).source == "upstream":
-            counts = _encoder.encode(usage_object(usage))
+            counts = _encoder.encode(usage_object(usage, cost))
             pieces.append(b'%b,"choices":[],"usage":%b}\n\n' % (self._head, counts))
         pieces.append(DONE_EVENT)
         return b"".join(pieces)
@@ -186,27 +200,67 @@ class AnswerStream:
 
     def _chunk(self, choice: Choice, state: ChoiceState) -> bytes:
         if self._shape == "text":
-            body = _encoder.encode(choice.text or "")
-        else:
-            assert choice.delta is not None
-            body = _encoder.encode(self._delta(choice.delta, state))
+            return self._send_text(choice)
+        assert choice.delta is not None
+        delta = self._delta(choice.index, choice.delta, state)
+        if delta is None:
+            if bytes(choice.logprobs) == b"null":
+                return b""
+            delta = Message(content="")  # the logprobs of text that is held back
+        return self._send(choice.index, delta, choice.logprobs, state)
+
+    def _send_text(self, choice: Choice) -> bytes:
+        body = _encoder.encode(choice.text or "")
         return self._write(choice.index, body, bytes(choice.logprobs), b"null")
 
-    def _delta(self, delta: Message, state: ChoiceState) -> Message:
+    def _send(self, index: int, delta: Message, logprobs: Raw, state: ChoiceState) -> bytes:
         delta.role = None if state.opened else "assistant"
         state.opened = True
+        return self._write(index, _encoder.encode(delta), bytes(logprobs), b"null")
+
+    def _delta(self, index: int, delta: Message, state: ChoiceState) -> Message | None:
+        """The delta to send instead; None while there is nothing to send."""
         if delta.reasoning is not None:
             delta.reasoning_content = delta.reasoning_content or delta.reasoning
             delta.reasoning = None
+        if state.reader is not None and delta.content:
+            thought = delta.reasoning_content
+            delta = state.reader.feed(delta.content)
+            if thought:  # found by the upstream itself
+                delta.reasoning_content = thought + (delta.reasoning_content or "")
+        elif not delta.tool_calls:
+            return delta
         if delta.tool_calls:
-            state.renumber(delta.tool_calls)
-        return delta
+            delta.tool_calls = self._calls(index, state).repair(delta.tool_calls) or None
+        return delta if delta.has_content else None
+
+    def _calls(self, index: int, state: ChoiceState) -> CallRepair:
+        if state.calls is None:
+            prefix = self._answer_id.rpartition("-")[2]
+            state.calls = CallRepair(f"{prefix}_{index}" if index else prefix, self._rules)
+        return state.calls
+
+    def _rest(self, index: int, state: ChoiceState) -> bytes:
+        """What only the end of the answer makes certain."""
+        delta = Message()
+        if state.reader is not None:
+            delta = state.reader.finish()
+            state.reader = None
+            if delta.tool_calls:
+                delta.tool_calls = self._calls(index, state).repair(delta.tool_calls) or None
+        if state.calls is not None and state.finish != "length":  # a call may have been cut off
+            delta.tool_calls = [*(delta.tool_calls or ()), *state.calls.finish()] or None
+        return self._send(index, delta, NULL, state) if delta.has_content else b""
+
+    @staticmethod
+    def _finish_reason(state: ChoiceState) -> str:
+        assert state.finish is not None, "called once the answer has finished"
+        if state.calls is not None:
+            return state.calls.finish_reason(state.finish)
+        return "stop" if state.finish == "tool_calls" else state.finish
 
     def _last_chunk(self, index: int, state: ChoiceState) -> bytes:
-        finish = state.finish
-        assert finish is not None
-        if finish == "stop" and state.seen_tool_calls:
-            finish = "tool_calls"
+        finish = self._finish_reason(state)
         body = b'""' if self._shape == "text" else b"{}"
         if self._shape == "chat" and not state.opened:
             body = b'{"role":"assistant","content":""}'

@@ -16,7 +16,7 @@ from prime_inference.wire.openai.answers import (
     Message,
     usage_object,
 )
-from prime_inference.wire.openai.stream import BROKEN_FINISHES, Shape
+from prime_inference.wire.openai.stream import BROKEN_FINISHES, Charge, Shape
 
 OBJECTS: dict[Shape, str] = {"chat": "chat.completion", "text": "text_completion"}
 
@@ -70,6 +70,7 @@ def rebuild_answer(
     created: int,
     model: str,
     choices: int,
+    charge: Charge | None = None,
 ) -> bytes:
     """The client's body. Raises UpstreamFailure for anything but a whole answer."""
     if answer.failed:
@@ -81,18 +82,15 @@ def rebuild_answer(
         if shape == "text"
         else [_chat_choice(choice) for choice in answer.choices]
     )
-    counts = usage_object(usage) if usage.source == "upstream" else UNSET
+    cost = None if charge is None else charge(usage)
+    counts = usage_object(usage, cost) if usage.source == "upstream" else UNSET
     return _encoder.encode(_Body(answer_id, OBJECTS[shape], created, model, rebuilt, counts))
 
 
 def _chat_choice(choice: Choice) -> _ChatChoice:
     if choice.message is None:
         raise UpstreamMalformed("The upstream gave a choice without a message.")
-    message = _message(choice.message)
-    finish = _finish(choice)
-    if finish == "stop" and message.tool_calls is not UNSET:
-        finish = "tool_calls"
-    return _ChatChoice(choice.index, message, choice.logprobs, finish)
+    return _ChatChoice(choice.index, _message(choice.message), choice.logprobs, _finish(choice))
 
 
 def _text_choice(choice: Choice) -> _TextChoice:
@@ -102,7 +100,10 @@ def _text_choice(choice: Choice) -> _TextChoice:
 
 
 def _message(message: Message) -> _Message:
-    rebuilt = _Message(message.content, message.refusal)
+    content = message.content
+    if content is None and not message.tool_calls and not message.refusal:
+        content = ""  # clients take null for a call or a refusal
+    rebuilt = _Message(content, message.refusal)
     if reasoning := message.reasoning_content or message.reasoning:
         rebuilt.reasoning_content = reasoning
     if message.tool_calls:

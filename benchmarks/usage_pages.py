@@ -1,0 +1,129 @@
+"""How fast the usage pages are over many events, and whether their plans use indexes.
+
+    python -m benchmarks.usage_pages --events 10000000 --database sqlite:/tmp/pages.db
+
+Fills an empty database with generated events (the database makes them itself), asks what the
+pages ask, and prints seconds and plans. Fails if a plan scans a table of events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from prime_inference.adapters.sql import statements
+from prime_inference.adapters.sql.ledger import SqlLedger
+from prime_inference.adapters.sql.migrate import migrate
+from prime_inference.adapters.sql.open import open_database
+from prime_inference.ports.ledger import UsageFilter
+
+BATCH = 100_000
+FIRST_DAY = 20_800
+DAYS = 365
+TENANTS, KEYS, MODELS = 200, 1_000, 10
+
+NUMBERS = {
+    "sqlite": """
+        WITH RECURSIVE numbers(n) AS (
+            SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :after
+        )""",
+    "postgres": """
+        WITH numbers AS (
+            SELECT n FROM generate_series(CAST(:first AS BIGINT), :after - 1) AS g(n)
+        )""",
+}
+FALSE = {"sqlite": "0", "postgres": "false"}
+
+PAGES = {
+    "a team's year by day": (("day",), UsageFilter(tenant="team-7")),
+    "a team's month by key and model": (
+        ("key_id", "model"),
+        UsageFilter(tenant="team-7", first_day=FIRST_DAY + 300, last_day=FIRST_DAY + 330),
+    ),
+    "a model's month by team": (
+        ("tenant",),
+        UsageFilter(model="acme/model-3", first_day=FIRST_DAY + 300, last_day=FIRST_DAY + 330),
+    ),
+    "a key's total": ((), UsageFilter(tenant="team-7", key_id="key-207")),
+}
+
+
+def fill(database: object, dialect: str, events: int) -> None:
+    """Events spread over teams, keys, models and days, with all that follows from them."""
+    assert hasattr(database, "transaction")
+    for first in range(0, events, BATCH):
+        with database.transaction() as transaction:
+            ((batch,),) = transaction.rows(statements.NEW_BATCH, source="generated", now=0)
+            transaction.run(
+                f"""
+                INSERT INTO usage_event
+                {NUMBERS[dialect]}
+                SELECT 'team-' || (n * 7919 % {TENANTS}), 'g' || n, 'usage',
+                       'key-' || (n * 7919 % {KEYS}), 'acme/model-' || (n * 31 % {MODELS}),
+                       'dc-1', 'serverless', 'chat/completions', 'complete', {FALSE[dialect]}, 1,
+                       n % 5000, n % 300, n % 700, 0, (n % 5000) * 1000,
+                       ({FIRST_DAY} + n % {DAYS}) * {statements.DAY_US} + n, 100000, 900000, :batch
+                FROM numbers
+                """,
+                first=first,
+                after=min(first + BATCH, events),
+                batch=batch,
+            )
+            transaction.run(statements.TRANSFERS_OF_EVENTS, batch=batch)
+            transaction.run(statements.DAYS_OF_EVENTS, batch=batch)
+            transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--database", required=True, help="sqlite:FILE or postgresql://..., empty")
+    options = parser.parse_args()
+    database = open_database(options.database, Path())
+    migrate(database)
+    began = time.perf_counter()
+    fill(database, database.dialect, options.events)
+    print(f"{options.events:,} events in {time.perf_counter() - began:.0f} s")
+    if database.dialect == "postgres":
+        for table in ("usage_event", "transfer", "usage_day"):
+            with database.transaction() as transaction:
+                transaction.run(f"ANALYZE {table}")
+    ledger = SqlLedger(database)
+    scans = []
+    for page, (group_by, where) in PAGES.items():
+        began = time.perf_counter()
+        rows = ledger.usage(group_by, where)
+        print(f"{page}: {len(rows)} rows in {(time.perf_counter() - began) * 1e3:.1f} ms")
+        statement, parameters = statements.usage(group_by, where)
+        scans += _scans(database, page, statement, parameters)
+    tenant = {"tenant": "team-7", "limit": 50, "offset": 0}
+    for page, statement, parameters in (
+        ("the latest 50 generations", statements.EVENTS, tenant),
+        ("the latest 50 transfers", statements.TRANSFERS, tenant),
+        ("one generation", statements.EVENT, {"tenant": "team-7", "generation": "g7"}),
+    ):
+        began = time.perf_counter()
+        with database.snapshot() as transaction:
+            found = transaction.rows(statement, **parameters)
+        print(f"{page}: {len(found)} rows in {(time.perf_counter() - began) * 1e3:.1f} ms")
+        scans += _scans(database, page, statement, parameters)
+    database.close()
+    if scans:
+        sys.exit("\n".join(scans))
+
+
+def _scans(database: object, page: str, statement: str, parameters: dict[str, object]) -> list[str]:
+    """The lines of its plan that read a whole table."""
+    assert hasattr(database, "dialect")
+    assert hasattr(database, "snapshot")
+    explain = "EXPLAIN QUERY PLAN" if database.dialect == "sqlite" else "EXPLAIN"
+    with database.snapshot() as transaction:
+        plan = [str(row[-1]) for row in transaction.rows(f"{explain} {statement}", **parameters)]
+    whole = "SCAN " if database.dialect == "sqlite" else "Seq Scan"
+    return [f"{page}: {line}" for line in plan if whole in line]
+
+
+if __name__ == "__main__":
+    main()

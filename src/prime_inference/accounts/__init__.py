@@ -1,0 +1,1 @@
+"""Teams, keys and limits as a replica knows them: pure."""

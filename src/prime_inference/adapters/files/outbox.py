@@ -1,0 +1,181 @@
+"""The outbox of one replica: a journal in a folder of its own.
+
+One event is one line, CRC-32 and JSON, and one append is one `write`: the operating system
+has it then, whatever becomes of the process. The shipper, which may be another process, sees
+to it that the disk has it, too. Files are named by the place of their first byte; a file that
+the ledger has whole is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from prime_inference.domain.errors import CannotStart
+from prime_inference.domain.usage_event import UsageEvent
+from prime_inference.ports.outbox import OutboxUnavailable
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES = 16 * 1024 * 1024  # about 60,000 events
+READ_BYTES = 256 * 1024  # a batch of the shipper's, and some more
+DIGITS = 20  # of a place, so that names sort like numbers
+CRC_DIGITS = 8
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(UsageEvent).decode
+
+
+class FileOutbox:
+    """The gateway's end. Implements `ports.outbox.Outbox`.
+
+    Raises CannotStart if another process has it open.
+    """
+
+    def __init__(self, folder: Path, file_bytes: int = FILE_BYTES) -> None:
+        self._folder = folder
+        self._file_bytes = file_bytes
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _locked(
+            folder / "lock", f"Another gateway writes to {folder}. Give each its own --state-dir."
+        )
+        self._cursor = _opened(folder / "cursor")
+        # what was removed is before the cursor: places never begin anew
+        self._start = max(_starts(folder), default=_number(self._cursor))
+        self._file = self._open_file()
+        size = os.fstat(self._file).st_size
+        self._end = self._start + size
+        self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"
+
+    def append(self, events: Sequence[UsageEvent]) -> None:
+        data = b"".join([_line(event) for event in events])
+        if self._torn:  # end a line that its writer could not
+            data = b"\n" + data
+        try:
+            written = os.write(self._file, data)
+        except OSError as error:
+            raise OutboxUnavailable(str(error)) from error
+        self._end += written
+        self._torn = written != len(data)
+        if self._torn:
+            raise OutboxUnavailable("the disk is full")
+        if self._end - self._start >= self._file_bytes:
+            os.close(self._file)
+            self._start = self._end
+            self._file = self._open_file()
+
+    def waiting(self) -> int:
+        return max(0, self._end - _number(self._cursor))
+
+    def close(self) -> None:
+        for file in (self._file, self._cursor, self._lock):
+            os.close(file)
+
+    def _open_file(self) -> int:
+        return _opened(_path(self._folder, self._start), os.O_APPEND)
+
+
+class FileOutboxReader:
+    """The shipper's end. Implements `ports.outbox.OutboxReader`.
+
+    Raises CannotStart if another shipper is at it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = _locked(folder / "shipper.lock", f"Another shipper reads {folder}.")
+        self._cursor_file = _opened(folder / "cursor")
+        self._cursor = _number(self._cursor_file)
+
+    def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
+        found = []
+        for place, line in self._lines():
+            if not _whole(line):  # its append never returned, so nobody counted on it
+                log.warning("a torn line of %d bytes in the outbox is passed over", len(line))
+                continue
+            found.append((place, _decode(line[CRC_DIGITS + 1 :])))
+            if len(found) == most:
+                break
+        return found
+
+    def sync(self) -> None:
+        for start in _starts(self._folder):
+            file = os.open(_path(self._folder, start), os.O_RDONLY)
+            try:
+                os.fdatasync(file)
+            finally:
+                os.close(file)
+
+    def delete(self, upto: int) -> None:
+        self._cursor = upto
+        os.pwrite(self._cursor_file, b"%0*d" % (DIGITS, upto), 0)
+        starts = _starts(self._folder)
+        for start, after in pairwise(starts):
+            if after <= upto:
+                _path(self._folder, start).unlink()
+
+    def close(self) -> None:
+        os.close(self._cursor_file)
+        os.close(self._lock)
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """Whole lines behind the cursor, each with the place behind it."""
+        for start in _starts(self._folder):
+            path = _path(self._folder, start)
+            if start + path.stat().st_size > self._cursor:
+                yield from _lines_of(path, start, max(start, self._cursor))
+
+
+def _lines_of(path: Path, start: int, begin: int) -> Iterator[tuple[int, bytes]]:
+    rest = b""
+    place = begin
+    with path.open("rb") as file:
+        file.seek(begin - start)
+        while data := file.read(READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                place += len(line) + 1
+                yield place, line
+
+
+def _line(event: UsageEvent) -> bytes:
+    text = _encode(event)
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def _whole(line: bytes) -> bool:
+    return line[:CRC_DIGITS] == b"%08x" % zlib.crc32(line[CRC_DIGITS + 1 :])
+
+
+def _starts(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.log"))
+
+
+def _path(folder: Path, start: int) -> Path:
+    return folder / f"{start:0{DIGITS}d}.log"
+
+
+def _number(file: int) -> int:
+    text = os.pread(file, DIGITS, 0)
+    return int(text) if text.isdigit() else 0  # begin anew: the ledger knows what it has
+
+
+def _locked(path: Path, taken: str) -> int:
+    file = _opened(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        raise CannotStart(taken) from error
+    return file
+
+
+def _opened(path: Path, flags: int = 0) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)

@@ -1,0 +1,1 @@
+"""Stores in Postgres, over psycopg (the extra `postgres`)."""

@@ -1,0 +1,147 @@
+-- Holds under several limits, all or none. The same as billing/limit_table.py.
+--
+-- KEYS     1: the member ("held" or "settled"); then per limit: a hash (level, at, window,
+--          spent, held), a sorted set (member -> end), a hash (member -> amount)
+-- ARGV     reserve | settle | renew, member, ttl (us), keep (ms), keep settled (ms), then per
+--          limit: rate | concurrency | budget, most, amount, window, seen, used
+-- Returns  reserve: the place of the limit that refused or 0, then per limit what is left,
+--          the time until what was asked for is there (us), and what is spent
+--
+-- Times are microseconds of the server's clock.
+
+local op, member, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local keep_ms, keep_settled_ms = ARGV[4], ARGV[5]
+local count = (#KEYS - 1) / 3
+local MINUTE = 60000000
+
+local function text(number) return string.format('%.0f', number) end
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local status = redis.call('GET', KEYS[1])
+
+local limits = {}
+for i = 1, count do
+  local a = 5 + 6 * (i - 1)
+  local l = {
+    key = KEYS[3 * i - 1], holds = KEYS[3 * i], amounts = KEYS[3 * i + 1],
+    type = ARGV[a + 1], most = tonumber(ARGV[a + 2]), amount = tonumber(ARGV[a + 3]),
+    window = tonumber(ARGV[a + 4]), seen = tonumber(ARGV[a + 5]), used = tonumber(ARGV[a + 6]),
+  }
+  local stored = redis.call('HMGET', l.key, 'level', 'at', 'window', 'spent', 'held')
+  if l.type == 'rate' then
+    local at = tonumber(stored[2] or '') or now
+    local level = tonumber(stored[1] or '') or l.most
+    l.level = math.min(l.most, level + l.most * math.max(0, now - at) / MINUTE)
+    l.asked = math.min(l.amount, l.most)
+  else
+    l.held = tonumber(stored[5] or '') or 0
+    for _, ended in ipairs(redis.call('ZRANGEBYSCORE', l.holds, '-inf', text(now))) do
+      l.held = l.held - (tonumber(redis.call('HGET', l.amounts, ended) or '') or 0)
+      redis.call('HDEL', l.amounts, ended)
+      redis.call('ZREM', l.holds, ended)
+    end
+    l.current = tonumber(stored[3] or '') or 0
+    l.spent = tonumber(stored[4] or '') or 0
+    if l.window > l.current then l.current = l.window; l.spent = 0 end
+    if l.window == l.current then l.spent = math.max(l.spent, l.seen) end
+  end
+  limits[i] = l
+end
+
+local function write()
+  for _, l in ipairs(limits) do
+    if l.type == 'rate' then
+      redis.call('HSET', l.key, 'level', string.format('%.17g', l.level), 'at', text(now))
+    else
+      redis.call('HSET', l.key, 'window', text(l.current), 'spent', text(l.spent),
+        'held', text(l.held))
+      redis.call('PEXPIRE', l.holds, keep_ms)
+      redis.call('PEXPIRE', l.amounts, keep_ms)
+    end
+    redis.call('PEXPIRE', l.key, keep_ms)
+  end
+end
+
+local function release(l)
+  local amount = redis.call('HGET', l.amounts, member)
+  if amount then
+    l.held = l.held - tonumber(amount)
+    redis.call('HDEL', l.amounts, member)
+    redis.call('ZREM', l.holds, member)
+  end
+end
+
+local function answer(refused)
+  local reply = {refused}
+  for _, l in ipairs(limits) do
+    local left, wait, spent
+    if l.type == 'rate' then
+      left, spent = math.floor(l.level), 0
+      local missing = refused > 0 and l.asked - l.level or 0
+      wait = l.most > 0 and math.max(0, missing) * MINUTE / l.most or MINUTE
+    else
+      left, wait, spent = l.most - l.spent - l.held, 0, l.spent
+    end
+    reply[#reply + 1] = text(math.max(0, left))
+    reply[#reply + 1] = text(wait)
+    reply[#reply + 1] = text(spent)
+  end
+  return reply
+end
+
+if op == 'reserve' then
+  if status then
+    write()
+    return answer(0)
+  end
+  for i, l in ipairs(limits) do
+    local fits
+    if l.type == 'rate' then
+      fits = l.most > 0 and l.level >= l.asked
+    else
+      fits = l.spent + l.held + l.amount <= l.most
+    end
+    if not fits then
+      write()
+      return answer(i)
+    end
+  end
+  for _, l in ipairs(limits) do
+    if l.type == 'rate' then
+      l.level = l.level - l.asked
+    else
+      l.held = l.held + l.amount
+      redis.call('ZADD', l.holds, text(now + ttl), member)
+      redis.call('HSET', l.amounts, member, text(l.amount))
+    end
+  end
+  write()
+  redis.call('SET', KEYS[1], 'held', 'PX', text(ttl / 1000))
+  return answer(0)
+end
+
+if op == 'renew' then
+  if status == 'held' then
+    redis.call('PEXPIRE', KEYS[1], text(ttl / 1000))
+    for _, l in ipairs(limits) do
+      if l.type ~= 'rate' then redis.call('ZADD', l.holds, 'XX', text(now + ttl), member) end
+    end
+  end
+  write()
+  return {0}
+end
+
+if status ~= 'settled' then
+  for _, l in ipairs(limits) do
+    if l.type == 'rate' then
+      l.level = math.min(l.most, l.level + l.asked - l.used)
+    else
+      release(l)
+      if l.type == 'budget' and l.window == l.current then l.spent = l.spent + l.used end
+    end
+  end
+  redis.call('SET', KEYS[1], 'settled', 'PX', keep_settled_ms)
+end
+write()
+return {0}

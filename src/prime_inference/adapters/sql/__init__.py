@@ -1,0 +1,1 @@
+"""Statements and tables that SQLite and Postgres share."""

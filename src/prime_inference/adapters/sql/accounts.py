@@ -1,0 +1,208 @@
+"""Teams, keys, prices and limits in SQL; every change with its entry in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+
+import msgspec
+
+from prime_inference.accounts.audit import FIRST, AuditEntry, chained
+from prime_inference.accounts.directory import Records
+from prime_inference.adapters.sql.database import Database, Row, Transaction
+from prime_inference.domain.accounts import Member, Role, Tenant
+from prime_inference.domain.keys import ApiKey, Scope
+from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.domain.prices import Price
+from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
+
+MICRO = 1_000_000
+TENANT = ("id", "kind", "name", "slug", "created_at")
+MEMBER = ("team", "person", "role")
+KEY = (
+    "key_id", "tenant", "digest", "created_at", "name", "last_four", "expires_at", "revoked_at",
+    "previous_digest", "previous_until", "models", "routes", "networks",
+)  # fmt: skip
+PRICE = Price.__struct_fields__
+LIMIT = tuple(field.name for field in fields(Limit))
+AUDIT = tuple(field.name for field in fields(AuditEntry))
+
+
+class SqlAccounts:
+    """Implements `ports.accounts.Accounts`; the tables are there (see `migrate`)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # -- reading
+
+    def revision(self) -> int:
+        with self._snapshot() as transaction:
+            return _revision(transaction)
+
+    def load(self) -> Records:
+        with self._snapshot() as transaction:
+            return Records(
+                _revision(transaction),
+                [Tenant(*row) for row in _all(transaction, "tenant", TENANT)],
+                [Member(t, p, Role(role)) for t, p, role in _all(transaction, "member", MEMBER)],
+                [_key(row) for row in _all(transaction, "api_key", KEY)],
+                [_price(row) for row in _all(transaction, "price", PRICE)],
+                [_limit(row) for row in _all(transaction, "usage_limit", LIMIT)],
+            )
+
+    def audit(self, limit: int, offset: int = 0) -> Sequence[AuditEntry]:
+        with self._snapshot() as transaction:
+            rows = transaction.rows(
+                f"SELECT {', '.join(AUDIT)} FROM audit ORDER BY place LIMIT :limit OFFSET :offset",
+                limit=limit,
+                offset=offset,
+            )
+        return [AuditEntry(*row) for row in rows]
+
+    # -- changing
+
+    def add_tenant(self, tenant: Tenant, actor: str) -> None:
+        row = (tenant.id, tenant.kind, tenant.name, tenant.slug, tenant.created_at)
+        with self._change(f"{tenant.kind}.create", tenant.id, actor, tenant.created_at, row) as t:
+            taken = t.rows("SELECT 1 FROM tenant WHERE slug = :slug", slug=tenant.slug)
+            if taken or not t.insert_new("tenant", TENANT, [row]):
+                raise AccountExists(f"{tenant.slug} exists")
+
+    def set_member(self, team: str, person: str, role: Role, actor: str, now: float) -> None:
+        with self._change("member.set", team, actor, now, [person, role]) as transaction:
+            _require_tenant(transaction, team, "team")
+            _require_tenant(transaction, person, "person")
+            transaction.run(
+                "INSERT INTO member (team, person, role) VALUES (:team, :person, :role)"
+                " ON CONFLICT (team, person) DO UPDATE SET role = excluded.role",
+                team=team,
+                person=person,
+                role=str(role),
+            )
+
+    def remove_member(self, team: str, person: str, actor: str, now: float) -> None:
+        with self._change("member.remove", team, actor, now, [person]) as transaction:
+            statement = "DELETE FROM member WHERE team = :team AND person = :person"
+            if not transaction.run(statement, team=team, person=person):
+                raise UnknownAccount(f"{person} is not a member of {team}")
+
+    def add_key(self, key: ApiKey, actor: str) -> None:
+        with self._change("key.create", key.key_id, actor, key.created_at, _shown(key)) as t:
+            _require_tenant(t, key.tenant)
+            t.insert_new("api_key", KEY, [_key_row(key)])
+
+    def replace_key(self, key: ApiKey, action: str, actor: str, now: float) -> None:
+        with self._change(action, key.key_id, actor, now, _shown(key)) as transaction:
+            values = dict(zip(KEY, _key_row(key), strict=True))
+            changes = ", ".join(f"{name} = :{name}" for name in KEY[1:])
+            statement = f"UPDATE api_key SET {changes} WHERE key_id = :key_id"
+            if not transaction.run(statement, **values):
+                raise UnknownAccount(f"there is no key {key.key_id}")
+
+    def add_price(self, price: Price, actor: str, now: float) -> None:
+        row = msgspec.structs.astuple(price)
+        with self._change("price.add", price.model, actor, now, row[1:]) as transaction:
+            if not transaction.insert_new("price", PRICE, [row]):
+                raise AccountExists(f"{price.model} has a version {price.version}")
+
+    def add_limit(self, limit: Limit, actor: str, now: float) -> None:
+        row = tuple(getattr(limit, name) for name in LIMIT)
+        row = (row[0], str(limit.kind), *row[2:])
+        with self._change("limit.add", limit.id, actor, now, row[1:]) as transaction:
+            if limit.tenant is not None:
+                _require_tenant(transaction, limit.tenant)
+            transaction.insert_new("usage_limit", LIMIT, [row])
+
+    def remove_limit(self, limit_id: str, actor: str, now: float) -> None:
+        with self._change("limit.remove", limit_id, actor, now, []) as transaction:
+            if not transaction.run("DELETE FROM usage_limit WHERE id = :id", id=limit_id):
+                raise UnknownAccount(f"there is no limit {limit_id}")
+
+    def note(self, action: str, subject: str, detail: str, actor: str, now: float) -> None:
+        with self._change(action, subject, actor, now, detail):
+            pass
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def _change(
+        self, action: str, subject: str, actor: str, now: float, detail: object
+    ) -> Iterator[Transaction]:
+        with self._guarded(self._database.transaction()) as transaction:
+            # first, so that changes wait for one another and the chain has one end
+            transaction.run("UPDATE revision SET value = value + 1")
+            yield transaction
+            last = transaction.rows("SELECT place, hash FROM audit ORDER BY place DESC LIMIT 1")
+            place, previous = last[0] if last else (0, FIRST)
+            text = msgspec.json.encode(detail).decode()
+            entry = chained(
+                place + 1, int(now * MICRO), actor, action, subject, text, previous
+            )  # fmt: skip
+            transaction.insert_new("audit", AUDIT, [tuple(getattr(entry, n) for n in AUDIT)])
+
+    def _snapshot(self) -> AbstractContextManager[Transaction]:
+        return self._guarded(self._database.snapshot())
+
+    @contextmanager
+    def _guarded(self, block: AbstractContextManager[Transaction]) -> Iterator[Transaction]:
+        try:
+            with block as transaction:
+                yield transaction
+        except self._database.unavailable as error:
+            raise AccountsUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def _revision(transaction: Transaction) -> int:
+    ((value,),) = transaction.rows("SELECT value FROM revision")
+    return int(value)
+
+
+def _all(transaction: Transaction, table: str, columns: Sequence[str]) -> list[Row]:
+    return transaction.rows(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {columns[0]}")
+
+
+def _require_tenant(transaction: Transaction, tenant: str, kind: str | None = None) -> None:
+    rows = transaction.rows("SELECT kind FROM tenant WHERE id = :id", id=tenant)
+    if not rows or kind not in (None, rows[0][0]):
+        raise UnknownAccount(f"there is no {kind or 'tenant'} {tenant}")
+
+
+def _shown(key: ApiKey) -> dict[str, object]:
+    """What the audit log says of a key: nothing that helps to find its text."""
+    return {
+        "tenant": key.tenant,
+        "name": key.name,
+        "last_four": key.last_four,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "previous_until": key.previous_until,
+    }
+
+
+def _key_row(key: ApiKey) -> Row:
+    scope = key.scope or Scope()
+    sets = (scope.models, scope.routes, scope.networks)
+    return (
+        *(getattr(key, name) for name in KEY[:10]),
+        *(msgspec.json.encode(sorted(names)).decode() for names in sets),
+    )
+
+
+def _key(row: Row) -> ApiKey:
+    sets = [frozenset(msgspec.json.decode(text, type=list[str])) for text in row[10:]]
+    values = dict(zip(KEY[:10], row, strict=False))
+    for name in ("digest", "previous_digest"):  # psycopg gives memoryviews
+        values[name] = values[name] if values[name] is None else bytes(values[name])
+    return ApiKey(**values, scope=Scope(*sets) if any(sets) else None)
+
+
+def _price(row: Row) -> Price:
+    return Price(**dict(zip(PRICE, row, strict=True)))
+
+
+def _limit(row: Row) -> Limit:
+    values = dict(zip(LIMIT, row, strict=True))
+    return Limit(**{**values, "kind": LimitKind(values["kind"])})

@@ -1,0 +1,197 @@
+"""The holds of one replica: taken before a request starts, settled when it ends.
+
+While the store is away a replica goes by its part of each limit: of rates and concurrency
+limit / replicas, of budgets `GRACE` of the whole / replicas, and no more than it knows to be
+left. So all replicas together never spend more than the grace over a budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from prime_inference.billing.limit_table import LimitTable
+from prime_inference.billing.refusals import refusal
+from prime_inference.domain.limits import Limit, LimitKind, window_start
+from prime_inference.ports.ledger import LedgerUnavailable
+from prime_inference.ports.limits import (
+    Demand,
+    HoldAsk,
+    HoldGrant,
+    LimitStore,
+    LimitsUnavailable,
+    Settlement,
+)
+
+log = logging.getLogger(__name__)
+
+TTL_S = 60.0  # what a replica that dies may keep from a budget, and for how long
+RENEW_S = TTL_S / 3  # two renewals may be lost
+SETTLE_S = 0.01  # settlements gathered for one call; until then a little too much is held
+RETRY_S = 1.0  # settlements that the store has not taken
+GRACE = 100  # a hundredth of a budget: what may be overspent while nobody can be asked
+
+LedgerSpent = Callable[[Limit, int], Awaitable[int]]
+"""Nanodollars that the ledger has for a limit since the day its window began."""
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """What one request holds. Give it to `Holds.settle`."""
+
+    ask: HoldAsk
+    shared: bool  # the store knows it
+
+
+@dataclass(slots=True)
+class _Work:
+    live: set[Hold] = field(default_factory=set)
+    unsettled: list[Settlement] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Holds:
+    """`replicas` says how many share the limits; `run` renews and retries."""
+
+    def __init__(
+        self,
+        store: LimitStore,
+        ledger_spent: LedgerSpent,
+        *,
+        replicas: Callable[[], int] = lambda: 1,
+        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._ledger_spent = ledger_spent
+        self._replicas = replicas
+        self._wall_clock = wall_clock
+        self._clock = clock
+        self._seen: dict[tuple[str, int], int] = {}  # (limit, window) -> known to be spent
+        self._alone = LimitTable(TTL_S)
+        self._work = _Work()
+        self.degraded = False
+
+    async def take(
+        self, member: str, limits: Sequence[Limit], *, tokens: int, cost: int
+    ) -> Hold | None:
+        """Hold a part of every limit. Raises BudgetExceeded, RateLimited."""
+        if not limits:
+            return None
+        now = self._wall_clock()
+        demands = [await self._demand(limit, tokens, cost, now) for limit in limits]
+        ask = HoldAsk(member, tuple(demands), TTL_S)
+        shared, grant = await self._reserve(ask)
+        if not grant.granted and self._work.unsettled:  # what waits to be given back may do
+            await self._settle()
+            shared, grant = await self._reserve(ask)
+        if grant.refused is not None:
+            place = grant.refused
+            raise refusal(limits[place], ask.demands[place], grant.states[place], now)
+        hold = Hold(ask, shared)
+        self._work.live.add(hold)
+        return hold
+
+    def settle(self, hold: Hold, *, tokens: int, cost: int) -> None:
+        """End a hold with what was used; the store is told in the background."""
+        if hold not in self._work.live:
+            return
+        self._work.live.discard(hold)
+        used = tuple(_amount(demand.kind, tokens, cost) for demand in hold.ask.demands)
+        if not hold.shared:
+            self._alone.settle(hold.ask, used, self._clock())
+        self._work.unsettled.append((hold.ask, used))
+        if self._work.timer is None:
+            self._work.timer = asyncio.get_running_loop().call_later(SETTLE_S, self._send)
+
+    async def run(self) -> None:
+        """Renew holds, and settle what could not be settled, until cancelled."""
+        renewed = self._clock()
+        while True:
+            await asyncio.sleep(RETRY_S)
+            await self._settle()
+            if self._clock() - renewed >= RENEW_S:
+                renewed = self._clock()
+                await self._renew()
+
+    async def drain(self) -> None:
+        """Send the settlements that wait, and wait for those that are on their way."""
+        await asyncio.gather(self._settle(), *self._work.tasks)
+
+    async def _demand(self, limit: Limit, tokens: int, cost: int, now: float) -> Demand:
+        amount = _amount(limit.kind, tokens, cost)
+        if not limit.kind.is_budget:
+            return Demand(limit.id, limit.kind, limit.most, amount)
+        window = window_start(limit.kind, now)
+        seen = self._seen.get((limit.id, window))
+        if seen is None:  # the first of this window: the store may be new, the ledger is not
+            try:
+                spent = await self._ledger_spent(limit, window)
+            except LedgerUnavailable:  # the store knows, unless it is new: asked again next time
+                return Demand(limit.id, limit.kind, limit.most, amount, window)
+            seen = max(spent, self._seen.get((limit.id, window), 0))
+            self._seen[limit.id, window] = seen
+        return Demand(limit.id, limit.kind, limit.most, amount, window, seen)
+
+    async def _reserve(self, ask: HoldAsk) -> tuple[bool, HoldGrant]:
+        try:
+            grant = await self._store.reserve(ask)
+        except LimitsUnavailable as error:
+            if not self.degraded:
+                log.warning("limits are decided alone: %s", error)
+            self.degraded = True
+            return False, self._reserve_alone(ask)
+        self.degraded = False
+        for demand, state in zip(ask.demands, grant.states, strict=True):
+            if demand.kind.is_budget:
+                place = demand.limit, demand.window
+                self._seen[place] = max(self._seen.get(place, 0), state.spent)
+        return True, grant
+
+    def _reserve_alone(self, ask: HoldAsk) -> HoldGrant:
+        replicas = max(1, self._replicas())
+        own = [replace(demand, most=_own_part(demand, replicas)) for demand in ask.demands]
+        return self._alone.reserve(replace(ask, demands=tuple(own)), self._clock())
+
+    def _send(self) -> None:
+        self._work.timer = None
+        task = asyncio.get_running_loop().create_task(self._settle())
+        self._work.tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(self._work.tasks.discard)
+
+    async def _settle(self) -> None:
+        waiting, self._work.unsettled = self._work.unsettled, []
+        try:
+            if waiting:
+                await self._store.settle(waiting)
+        except LimitsUnavailable:
+            self._work.unsettled = waiting + self._work.unsettled
+
+    async def _renew(self) -> None:
+        asks = [hold.ask for hold in self._work.live if hold.shared]
+        try:
+            if asks:
+                await self._store.renew(asks)
+        except LimitsUnavailable:
+            return  # there is a next round
+        for hold in self._work.live:
+            if not hold.shared:
+                self._alone.renew(hold.ask, self._clock())
+
+
+def _amount(kind: LimitKind, tokens: int, cost: int) -> int:
+    if kind.is_budget:
+        return cost
+    return tokens if kind is LimitKind.TOKENS_PER_MINUTE else 1
+
+
+def _own_part(demand: Demand, replicas: int) -> int:
+    """What one of the replicas may let through alone."""
+    if demand.kind.is_budget:
+        left = max(0, demand.most - demand.seen)
+        return demand.seen + min(left, demand.most // GRACE) // replicas
+    return max(1, demand.most // replicas) if demand.most else 0

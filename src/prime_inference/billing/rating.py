@@ -1,0 +1,78 @@
+"""From a generation to its cost (docs/billing.md, "What is billed")."""
+
+from __future__ import annotations
+
+from prime_inference.domain.generation import Generation, Outcome
+from prime_inference.domain.money import PICO_PER_NANO
+from prime_inference.domain.prices import BASIS_POINTS, Price
+from prime_inference.domain.usage import Usage
+from prime_inference.domain.usage_event import NO_PRICE, SERVERLESS, UsageEvent
+
+MICRO = 1_000_000
+ROUTES_WITHOUT_COMPLETION = frozenset({"embeddings"})
+
+
+def billable(route: str, outcome: Outcome, usage: Usage) -> bool:
+    """Whether a generation costs anything at all."""
+    if outcome == "complete" and route in ROUTES_WITHOUT_COMPLETION:
+        return usage.prompt_tokens > 0
+    return outcome in ("complete", "cancelled") and usage.completion_tokens > 0
+
+
+def cost(usage: Usage, price: Price, *, batch: bool = False) -> int:
+    """Nanodollars of a billable generation: exact, then rounded once, half up."""
+    cached = min(usage.cached_tokens, usage.prompt_tokens)
+    reasoning = min(usage.reasoning_tokens, usage.completion_tokens)
+    picodollars = (
+        (usage.prompt_tokens - cached) * price.prompt
+        + cached * price.cached_prompt
+        + (usage.completion_tokens - reasoning) * price.completion
+        + reasoning * price.reasoning
+        + price.request
+    )
+    if batch:
+        picodollars *= BASIS_POINTS - price.batch_discount
+        return _divided(picodollars, PICO_PER_NANO * BASIS_POINTS)
+    return _divided(picodollars, PICO_PER_NANO)
+
+
+def most(price: Price, prompt_tokens: int, completion_tokens: int) -> int:
+    """Nanodollars that a request can cost at most, rounded up: what is held for it."""
+    dearest = max(price.prompt, price.cached_prompt)
+    written = max(price.completion, price.reasoning)
+    picodollars = prompt_tokens * dearest + completion_tokens * written + price.request
+    return -(-picodollars // PICO_PER_NANO)
+
+
+def usage_event(
+    generation: Generation, price: Price | None, *, pool: str = SERVERLESS, batch: bool = False
+) -> UsageEvent:
+    """The account of a generation under the price in effect when it was accepted."""
+    usage = generation.usage
+    charged = price is not None and billable(generation.route, generation.outcome, usage)
+    return UsageEvent(
+        generation.tenant,
+        generation.id,
+        "usage",
+        generation.key_id,
+        generation.model,
+        generation.deployment,
+        pool,
+        generation.route,
+        generation.outcome,
+        generation.streamed,
+        NO_PRICE if price is None else price.version,
+        usage.prompt_tokens,
+        min(usage.cached_tokens, usage.prompt_tokens),
+        usage.completion_tokens,
+        min(usage.reasoning_tokens, usage.completion_tokens),
+        cost(usage, price, batch=batch) if charged and price is not None else 0,
+        int(generation.started_at * MICRO),
+        int(generation.first_token_seconds * MICRO),
+        int(generation.duration_seconds * MICRO),
+    )
+
+
+def _divided(numerator: int, denominator: int) -> int:
+    """Half up; both are not negative."""
+    return (2 * numerator + denominator) // (2 * denominator)

@@ -1,0 +1,413 @@
+"""`prime inference fleet`: datacenters described, rendered, started and watched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from prime_inference.cli.failures import CommandFailed, WrongUsage
+from prime_inference.cli.fleet_view import (
+    last_lines,
+    prometheus_text,
+    show_caches,
+    show_status,
+)
+from prime_inference.cli.options import (
+    Command,
+    Group,
+    Plain,
+    TableOrJson,
+    TextOrJson,
+    json_help,
+    one_of,
+)
+from prime_inference.cli.serve import EPILOG as SERVE_EPILOG
+from prime_inference.cli.serve import ControlPort, Host, Port, StateDir, require_ports, run_server
+from prime_inference.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from prime_inference.fleet.launcher.run import Status
+    from prime_inference.fleet.launcher.state import StateFolder
+
+T = TypeVar("T")
+
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Datacenters: describe, start, watch.")
+
+STATUS_SHAPE = (
+    "{fleet, folder, gateway: {state, ready, pid, base_url, control_url, api_key, restarts}"
+    " or null, deployments: [{id, model, datacenter, wanted, state, base_url, replicas, workers,"
+    " processes: [{name, state, pid, port, restarts}, ...]}, ...]}"
+)
+STATUS_EPILOG = json_help(STATUS_SHAPE)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The fleet's file, fleet.toml.")]
+FleetName = Annotated[
+    str | None,
+    typer.Option("--fleet", help="Name of the fleet. Default: the only one of the state folder."),
+]
+DeploymentId = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id in the file.")]
+
+
+class FleetFailed(CommandFailed):
+    """The fleet's file is wrong, or the fleet did not do what it was asked."""
+
+    code = "fleet_failed"
+
+
+@app.command(cls=Command, epilog=STATUS_EPILOG)
+def up(
+    file: File,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when all is ready; it goes on.")
+    ] = False,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            help="Interpreter that has Dynamo. Default: PRIME_DYNAMO_PYTHON, else .envs/dynamo.",
+        ),
+    ] = None,
+    wait_seconds: Annotated[
+        float, typer.Option(min=1, help="How long --detach waits for all to be ready.")
+    ] = 120.0,
+    silent: Annotated[
+        bool, typer.Option("--silent", hidden=True, help="Do not print the fleet's status.")
+    ] = False,
+    state_dir: StateDir = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Start a fleet on this machine and keep it running; Ctrl-C ends it.
+
+    Should this command itself die, the fleet goes on: the next `up` takes it over.
+
+    Examples:
+      prime inference fleet up examples/two-datacenters-dynamo.toml
+      prime inference fleet up fleet.toml --detach -o json
+    """
+    import logging
+
+    from prime_inference.fleet.fleet import read_fleet
+    from prime_inference.fleet.launcher import run
+
+    terminal = Terminal(plain=plain)
+    began = time.monotonic()
+
+    def announce(status: Status) -> None:
+        if not silent:
+            show_status(terminal, status, output)
+        terminal.note(f"ready after {time.monotonic() - began:.1f} s")
+
+    with _explained():
+        folder = run.fleet_folder(_state_dir(state_dir), read_fleet(file))
+        interpreter = python or run.dynamo_python(os.environ, Path.cwd())
+        if detach:
+            child = run.detach(file, folder, python=interpreter)
+            try:
+                announce(_run(run.until_ready(folder, wait_seconds)))
+            except CommandFailed:
+                if child.poll() is not None:
+                    log = folder.logs / "supervisor.log"
+                    raise FleetFailed(f"The supervisor ended: see {log}.") from None
+                raise
+            return
+        level = logging.WARNING if output == "json" else logging.INFO
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every probe
+        _run(run.supervise(file, folder, python=interpreter, announce=announce))
+
+
+@app.command(cls=Command, epilog=STATUS_EPILOG)
+def status(
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Show deployments, their state and their processes.
+
+    Examples:
+      prime inference fleet status
+      prime inference fleet status --fleet two-datacenters -o json
+    """
+    _tell(fleet, state_dir, output, plain=plain, verb="status")
+
+
+CACHES_EPILOG = json_help(
+    STATUS_SHAPE + " with, in each deployment, caches: {prompt_tokens, cached_tokens, hit_rate,"
+    " host_queries, host_hits, host_hit_rate, queue_seconds, transfer_seconds}; null: not said"
+)
+
+
+@app.command(cls=Command, epilog=CACHES_EPILOG)
+def caches(
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print Prometheus' text format instead.")
+    ] = False,
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Show how well the KV caches serve each deployment: hits, second tier, waits, transfers.
+
+    Examples:
+      prime inference fleet caches
+      prime inference fleet caches --prometheus
+    """
+    from prime_inference.fleet.launcher import control
+
+    terminal = Terminal(plain=plain)
+    with _explained():
+        folder = _folder(fleet, state_dir)
+        status = _run(control.ask(folder, control.Command("caches")))
+    if prometheus:
+        terminal.answer(prometheus_text(status))
+    elif output == "json":
+        terminal.json(status)
+    else:
+        show_caches(terminal, status)
+
+
+@app.command(cls=Command, epilog=STATUS_EPILOG)
+def scale(
+    deployment: DeploymentId,
+    role: Annotated[str, typer.Argument(help="Pool: prefill, decode or aggregated.")],
+    replicas: Annotated[int, typer.Argument(help="Workers that it shall have.")],
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Change how many workers a pool has; those too many finish their answers first.
+
+    Examples:
+      prime inference fleet scale tiny-a decode 3
+    """
+    arguments = {"deployment": deployment, "role": role, "replicas": replicas}
+    _tell(fleet, state_dir, output, plain=plain, verb="scale", **arguments)
+
+
+@app.command(cls=Command, epilog=STATUS_EPILOG)
+def drain(
+    deployment: DeploymentId,
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Take a deployment from the gateways, let its answers finish, end it.
+
+    Examples:
+      prime inference fleet drain tiny-a
+    """
+    _tell(fleet, state_dir, output, plain=plain, verb="drain", deployment=deployment)
+
+
+@app.command(cls=Command, epilog=STATUS_EPILOG)
+def restart(
+    deployment: DeploymentId,
+    process: Annotated[
+        str | None, typer.Argument(help="One process. Default: all workers, one after another.")
+    ] = None,
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Replace workers one after another, or start a deployment that was drained.
+
+    Examples:
+      prime inference fleet restart tiny-a
+      prime inference fleet restart tiny-a decode-1
+    """
+    arguments = {"deployment": deployment, "process": process}
+    _tell(fleet, state_dir, output, plain=plain, verb="restart", **arguments)
+
+
+@app.command(cls=Command, epilog=json_help("{down: name}"))
+def down(
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TextOrJson = "text",
+    plain: Plain = False,
+) -> None:
+    """End a fleet and everything it started, whether or not `up` still runs.
+
+    Examples:
+      prime inference fleet down
+    """
+    from prime_inference.fleet.launcher.run import bring_down
+
+    terminal = Terminal(plain=plain)
+    with _explained():
+        folder = _folder(fleet, state_dir)
+        _run(bring_down(folder))
+    if output == "json":
+        terminal.json({"down": folder.folder.name})
+    else:
+        terminal.success(f"{folder.folder.name} is down")
+
+
+@app.command(cls=Command, epilog=json_help("{PROCESS: [line, ...], ...}"))
+def logs(
+    deployment: DeploymentId,
+    process: Annotated[str | None, typer.Argument(help="One process. Default: all.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Last lines of each.")] = 20,
+    fleet: FleetName = None,
+    state_dir: StateDir = None,
+    output: TextOrJson = "text",
+    plain: Plain = False,
+) -> None:
+    """Show the last lines that processes wrote.
+
+    Examples:
+      prime inference fleet logs tiny-a
+      prime inference fleet logs tiny-a decode-1 -n 100
+    """
+    terminal = Terminal(plain=plain)
+    with _explained():
+        folder = _folder(fleet, state_dir)
+    pattern = f"{deployment}.{process or '*'}.log"
+    files = sorted(folder.logs.glob(pattern))
+    if not files:
+        raise FleetFailed(f"There is no log {pattern} in {folder.logs}.")
+    last = {file.name.split(".")[1]: last_lines(file, lines) for file in files}
+    if output == "json":
+        terminal.json(last)
+        return
+    for name, written in last.items():
+        terminal.note(f"== {deployment}/{name}")
+        for line in written:
+            terminal.line(line)
+
+
+@app.command(cls=Command, epilog=json_help("kubernetes: a List of objects for kubectl apply"))
+def render(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="kubernetes|commands|local",
+            callback=one_of("TARGET", "kubernetes", "commands", "local"),
+        ),
+    ],
+    file: File,
+    datacenter: Annotated[
+        str | None, typer.Option("--datacenter", help="Only this one. Default: all.")
+    ] = None,
+    namespace: Annotated[str, typer.Option("--namespace", help="Of Kubernetes.")] = "default",
+    plain: Plain = False,
+) -> None:
+    """Print a fleet as Kubernetes objects (JSON), as shell commands, or as local processes.
+
+    Examples:
+      prime inference fleet render kubernetes fleet.toml --datacenter dc-a | kubectl apply -f -
+      prime inference fleet render commands fleet.toml
+    """
+    from prime_inference.fleet.fleet import read_fleet
+    from prime_inference.fleet.render import rendered
+
+    terminal = Terminal(plain=plain)
+    with _explained():
+        for line in rendered(read_fleet(file), target, datacenter, namespace):
+            terminal.line(line)
+
+
+@app.command("gateway", cls=Command, epilog=SERVE_EPILOG)
+def gateway_over_fleet(
+    deployments: Annotated[
+        Path, typer.Argument(metavar="FILE", help="List of ready deployments; may change.")
+    ],
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    control_port: ControlPort = 8001,
+    state_dir: StateDir = None,
+    output: TextOrJson = "text",
+    plain: Plain = False,
+) -> None:
+    """Serve the deployments that a file lists, following its changes.
+
+    Examples:
+      prime inference fleet gateway deployments.json
+    """
+    from prime_inference import compose
+
+    listen = compose.ListenOptions(
+        state_dir=_state_dir(state_dir), host=host, port=port, control_port=control_port
+    )
+    require_ports(host, port, control_port)
+    options = compose.FleetGatewayOptions(listen, deployments)
+    run_server(
+        lambda announce: compose.fleet_gateway(options, announce),
+        Terminal(plain=plain),
+        as_json=output == "json",
+    )
+
+
+# -- what they share
+
+
+def _tell(
+    fleet: str | None,
+    state_dir: Path | None,
+    output: str,
+    *,
+    plain: bool,
+    **command: Any,
+) -> None:
+    """Send a command to the supervisor and show the fleet after it."""
+    from prime_inference.fleet.launcher import control
+
+    with _explained():
+        folder = _folder(fleet, state_dir)
+        after = _run(control.ask(folder, control.Command(**command)))
+    show_status(Terminal(plain=plain), after, output)
+
+
+def _state_dir(given: Path | None) -> Path:
+    from prime_inference.cli.folders import state_folder
+
+    return (given or state_folder(os.environ, Path.home())).absolute()
+
+
+def _folder(fleet: str | None, state_dir: Path | None) -> StateFolder:
+    """The state folder of a fleet. Raises WrongUsage, FleetNotRunning."""
+    from prime_inference.fleet.errors import FleetNotRunning
+    from prime_inference.fleet.launcher.state import StateFolder
+
+    fleets = _state_dir(state_dir) / "fleets"
+    known = sorted(entry.name for entry in fleets.iterdir()) if fleets.is_dir() else []
+    if fleet is None and len(known) == 1:
+        fleet = known[0]
+    if fleet is None:
+        if known:
+            raise WrongUsage(f"Name one with --fleet: {', '.join(known)}.")
+        raise FleetNotRunning(f"No fleet was started in {fleets.parent}.")
+    if fleet not in known:
+        raise FleetNotRunning(f"No fleet {fleet!r} was started in {fleets.parent}.")
+    return StateFolder(fleets / fleet)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio
+
+    with _explained():
+        return asyncio.run(work)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    from prime_inference.domain.errors import CannotStart
+
+    try:
+        yield
+    except CannotStart as error:
+        raise FleetFailed(str(error)) from error
+    except OSError as error:
+        raise FleetFailed(f"{error.filename or 'system'}: {error.strerror or error}") from error

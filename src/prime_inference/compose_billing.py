@@ -1,0 +1,213 @@
+"""Wires accounts, ledger, outbox and limits together, for a gateway that bills."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prime_inference.accounts.live import LiveDirectory
+from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
+from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
+from prime_inference.adapters.memory.limits import MemoryLimits
+from prime_inference.adapters.sql.accounts import SqlAccounts
+from prime_inference.adapters.sql.database import Database
+from prime_inference.adapters.sql.ledger import SqlLedger
+from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
+from prime_inference.adapters.sql.open import is_database, open_database
+from prime_inference.billing.holds import Holds
+from prime_inference.billing.shipper import Shipper
+from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
+from prime_inference.control.admin_api import AdminApi
+from prime_inference.control.operations import Operations
+from prime_inference.domain.accounts import Tenant
+from prime_inference.domain.errors import CannotStart
+from prime_inference.domain.keys import ApiKey
+from prime_inference.domain.limits import Limit
+from prime_inference.domain.prices import Price
+from prime_inference.gateway.account_api import AccountApi
+from prime_inference.gateway.app import BASE, Endpoint
+from prime_inference.gateway.auth import Authenticator
+from prime_inference.gateway.billing import Billing
+from prime_inference.gateway.cache_salts import CacheSalts
+from prime_inference.gateway.metrics import Metrics
+from prime_inference.ports.accounts import AccountExists
+from prime_inference.ports.ledger import Ledger, UsageFilter
+from prime_inference.ports.limits import LimitStore
+from prime_inference.ports.outbox import Outbox
+
+SECRET_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
+
+
+@dataclass(frozen=True, slots=True)
+class BillingOptions:
+    """Where a gateway keeps accounts and what it counts limits in."""
+
+    database: str  # sqlite, sqlite:FILE, or postgresql://...
+    redis: str | None = None  # URL; None: limits are this process's own
+    shipper_process: bool = False  # else a thread: slower requests, one process less
+    replicas: int = 1  # gateways that share the limits; each takes its part when Redis is away
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no database."""
+        if not is_database(self.database):
+            raise ValueError("a database is sqlite, sqlite:FILE, or postgresql://...")
+
+
+@dataclass(frozen=True, slots=True)
+class BillingParts:
+    """What the listeners need of it."""
+
+    directory: LiveDirectory
+    billing: Billing
+    ledger: Ledger
+    admin: AdminApi
+    outbox: Outbox
+    holds: Holds
+    files: FileKeyStore
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """A key of an account, or this machine's own. Implements `ports.keys.KeyStore`."""
+        return self.directory.find(key_id) or self.files.find(key_id)
+
+    def billed_to(self, key: ApiKey, team: str) -> ApiKey:
+        return self.directory.current.billed_to(key, team)
+
+    def price(self, model: str) -> Price | None:
+        return self.directory.current.prices.at(model, time.time())
+
+    def authenticator(self) -> Authenticator:
+        return Authenticator(self, self.billed_to)
+
+    def routes(self, auth: Authenticator, metrics: Metrics) -> Mapping[str, Mapping[str, Endpoint]]:
+        """What the public API has besides, where there are accounts; and their metrics."""
+        account = AccountApi(auth, self.directory, self.billing, self.ledger)
+        metrics.watch(
+            "prime_outbox_bytes",
+            "Usage events that the ledger has not confirmed, in bytes.",
+            self.outbox.waiting,
+        )
+        metrics.watch(
+            "prime_limits_degraded",
+            "1 while limits are decided without their store.",
+            lambda: self.holds.degraded,
+        )
+        return account.routes(BASE)
+
+
+@contextlib.asynccontextmanager
+async def billing_parts(
+    options: BillingOptions, state_dir: Path, files: FileKeyStore
+) -> AsyncIterator[BillingParts]:
+    """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        def opened() -> Database:
+            database = open_database(options.database, state_dir)
+            stack.callback(database.close)
+            return database
+
+        first = opened()
+        await asyncio.to_thread(_migrate, first)
+        accounts, ledger = SqlAccounts(first), SqlLedger(opened())
+        await asyncio.to_thread(_add_local_tenant, accounts)
+        outbox = FileOutbox(state_dir / "outbox")
+        stack.callback(outbox.close)
+        store = _limit_store(options.redis)
+        stack.push_async_callback(store.close)
+        holds = Holds(store, ledger_spent(ledger), replicas=lambda: options.replicas)
+        directory = LiveDirectory(accounts)
+        await directory.refresh()
+        # replicas with the same key share prefix caches for the same tenant
+        salt_key = os.environ.get("PRIME_SALT_KEY") or _secret(state_dir / "salt_key", "")
+        billing = Billing(directory, outbox, holds, CacheSalts(salt_key.encode()))
+        await _start_shipper(options, state_dir, stack)
+        stack.push_async_callback(holds.drain)
+        stack.callback(billing.flush)
+        operations = Operations(accounts, ledger, lambda: directory.current, time.time)
+        admin = AdminApi(operations, directory, admin_key(state_dir))
+        tasks = [asyncio.create_task(work) for work in (directory.run(), holds.run())]
+        stack.callback(_cancel, tasks)
+        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files)
+
+
+async def _start_shipper(
+    options: BillingOptions, state_dir: Path, stack: contextlib.AsyncExitStack
+) -> None:
+    source = f"{os.uname().nodename}:{os.getpid()}"
+    if options.shipper_process:
+        process = ShipperProcess(ShipperOrder(options.database, str(state_dir), source))
+        task = asyncio.create_task(process.run())
+        stack.push_async_callback(process.stop)
+        stack.callback(task.cancel)
+        return
+    reader = FileOutboxReader(state_dir / "outbox")
+    stack.callback(reader.close)
+    ledger = SqlLedger(open_database(options.database, state_dir))
+    stack.callback(ledger.close)
+    shipper = Shipper(reader, ledger, source)
+    shipper.start()
+    stack.push_async_callback(asyncio.to_thread, shipper.stop)
+
+
+def ledger_spent(ledger: Ledger) -> Callable[[Limit, int], asyncio.Future[int]]:
+    """What the ledger has for a limit since a day, read in a worker thread."""
+
+    def read(limit: Limit, window: int) -> int:
+        where = UsageFilter(limit.tenant, limit.key_id, limit.model, first_day=window)
+        return ledger.usage((), where)[0].cost
+
+    def spent(limit: Limit, window: int) -> asyncio.Future[int]:
+        return asyncio.get_running_loop().run_in_executor(None, read, limit, window)
+
+    return spent
+
+
+def admin_key(state_dir: Path) -> str:
+    """The admin key of this state folder, made on first use."""
+    return _secret(state_dir / "admin_key", "pi_admin_")
+
+
+def _secret(path: Path, prefix: str) -> str:
+    """A secret that stays the same: what the file holds, made on first use."""
+    if not path.exists():
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{prefix}{secrets.token_urlsafe(SECRET_BYTES)}\n")
+        draft.replace(path)
+    return path.read_text().strip()
+
+
+def _migrate(database: Database) -> None:
+    try:
+        migrate(database)
+    except SchemaTooNew as error:
+        raise CannotStart(f"The database is of a later release: {error}.") from error
+    except database.unavailable as error:
+        raise CannotStart(f"The database cannot be used: {error}") from error
+
+
+def _add_local_tenant(accounts: SqlAccounts) -> None:
+    """This machine's own key belongs to a person like any other."""
+    local = Tenant(LOCAL_TENANT, "person", "this machine", LOCAL_TENANT, time.time())
+    if not any(tenant.id == LOCAL_TENANT for tenant in accounts.load().tenants):
+        with contextlib.suppress(AccountExists):  # another replica was first
+            accounts.add_tenant(local, "system")
+
+
+def _limit_store(redis: str | None) -> LimitStore:
+    if redis is None:
+        return MemoryLimits(time.monotonic)
+    from prime_inference.adapters.redis.limits import RedisLimits
+
+    return RedisLimits(redis)
+
+
+def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()

@@ -1,0 +1,1 @@
+"""What operators do: the admin API on the control listener."""

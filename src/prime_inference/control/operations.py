@@ -1,0 +1,382 @@
+"""What the admin API does. Every method runs in a worker thread and answers with JSON."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from prime_inference.accounts.audit import first_break
+from prime_inference.accounts.directory import Directory
+from prime_inference.billing.price_check import preview
+from prime_inference.control import requests
+from prime_inference.control.statement import statement
+from prime_inference.domain import keys as api_keys
+from prime_inference.domain.accounts import Tenant, TenantKind
+from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.keys import ApiKey, Scope
+from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
+from prime_inference.domain.prices import Price
+from prime_inference.gateway.account_api import limit_object, usage_report, wallet
+from prime_inference.ports.accounts import Accounts, UnknownAccount
+from prime_inference.ports.ledger import ADJUSTMENTS, CASH, Ledger, Transfer, tenant_account
+
+MICRO = 1_000_000
+ID_BYTES = 8  # 64 bits: ids that people type, of which there are few
+AUDIT_ROWS = 10_000_000  # read whole when the chain is checked
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request that was let in."""
+
+    actor: str
+    body: bytes
+    query: Mapping[str, str]
+    parts: Sequence[str]  # of the path
+
+    def decode(self, kind: type[T]) -> T:
+        """The body. Raises InvalidRequest."""
+        try:
+            return msgspec.json.decode(self.body or b"{}", type=kind)
+        except msgspec.MsgspecError as error:
+            raise InvalidRequest(f"The body is not right: {error}.") from error
+
+
+class Operations:
+    """Over the stores; `directory` is the replica's view of the accounts."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        ledger: Ledger,
+        directory: Callable[[], Directory],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._accounts = accounts
+        self._ledger = ledger
+        self._directory = directory
+        self._now = wall_clock
+
+    def routes(self) -> dict[tuple[str, str], Callable[[Call], object]]:
+        """Methods and patterns of paths; groups become the parts of a call."""
+        return {
+            ("GET", "teams"): self.teams,
+            ("POST", "teams"): self.add_team,
+            ("GET", "people"): self.people,
+            ("POST", "people"): self.add_person,
+            ("GET", "teams/([^/]+)/members"): self.members,
+            ("PUT", "teams/([^/]+)/members/([^/]+)"): self.set_member,
+            ("DELETE", "teams/([^/]+)/members/([^/]+)"): self.remove_member,
+            ("GET", "keys"): self.keys,
+            ("POST", "keys"): self.add_key,
+            ("POST", "keys/([^/]+)/rotate"): self.rotate_key,
+            ("POST", "keys/([^/]+)/revoke"): self.revoke_key,
+            ("GET", "limits"): self.limits,
+            ("POST", "limits"): self.add_limit,
+            ("DELETE", "limits/([^/]+)"): self.remove_limit,
+            ("GET", "prices"): self.prices,
+            ("POST", "prices"): self.add_price,
+            ("GET", "usage"): self.usage,
+            ("GET", "wallet/([^/]+)"): self.wallet,
+            ("GET", "statements/([^/]+)/([^/]+)"): self.statement,
+            ("POST", "credits"): self.credit,
+            ("POST", "adjustments"): self.adjust,
+            ("GET", "ledger/verify"): self.verify,
+            ("GET", "audit"): self.audit,
+        }
+
+    # -- teams
+
+    def teams(self, call: Call) -> object:
+        return self._tenants("team")
+
+    def people(self, call: Call) -> object:
+        return self._tenants("person")
+
+    def add_team(self, call: Call) -> object:
+        return self._add_tenant(call, "team")
+
+    def add_person(self, call: Call) -> object:
+        return self._add_tenant(call, "person")
+
+    def members(self, call: Call) -> object:
+        team = call.parts[0]
+        records = self._accounts.load()
+        if not any(tenant.id == team for tenant in records.tenants):
+            raise UnknownAccount(f"there is no team {team}")
+        names = {tenant.id: tenant.name for tenant in records.tenants}
+        found = [
+            {"userId": member.person, "name": names[member.person], "role": str(member.role)}
+            for member in records.members
+            if member.team == team
+        ]
+        return {"members": found, "total_count": len(found)}
+
+    def set_member(self, call: Call) -> object:
+        team, person = call.parts
+        role = call.decode(requests.SetMember).role
+        self._accounts.set_member(team, person, role, call.actor, self._now())
+        return {"teamId": team, "userId": person, "role": str(role)}
+
+    def remove_member(self, call: Call) -> object:
+        team, person = call.parts
+        self._accounts.remove_member(team, person, call.actor, self._now())
+        return {"teamId": team, "userId": person}
+
+    # -- keys
+
+    def keys(self, call: Call) -> object:
+        tenant = call.query.get("tenant")
+        found = [key for key in self._accounts.load().keys if tenant in (None, key.tenant)]
+        return {"keys": [_key_object(key) for key in found], "total_count": len(found)}
+
+    def add_key(self, call: Call) -> object:
+        wanted = call.decode(requests.NewKey)
+        for network in wanted.networks:
+            ipaddress.ip_network(network)
+        cap = None if wanted.spend_cap_usd is None else nanodollars(wanted.spend_cap_usd)
+        self._require_tenant(wanted.tenant)
+        now = self._now()
+        text, key = api_keys.create(wanted.tenant, name=wanted.name, created_at=now)
+        scope = Scope(
+            frozenset(wanted.models), frozenset(wanted.endpoints), frozenset(wanted.networks)
+        )
+        lasts = wanted.expires_in_seconds
+        key = replace(
+            key, expires_at=None if lasts is None else now + lasts, scope=scope
+        )  # fmt: skip
+        limit = (
+            None
+            if cap is None
+            else Limit(_id("lim"), LimitKind.BUDGET_TOTAL, cap, key_id=key.key_id)
+        )
+        if limit is not None:  # first: a key must not be usable before its cap is there
+            self._accounts.add_limit(limit, call.actor, now)
+        self._accounts.add_key(key, call.actor)
+        return {**_key_object(key), "key": text}
+
+    def rotate_key(self, call: Call) -> object:
+        overlap = call.decode(requests.RotateKey).overlap_seconds
+        text, key = api_keys.rotate(
+            self._live_key(call.parts[0]), now=self._now(), overlap_seconds=overlap
+        )
+        self._accounts.replace_key(key, "key.rotate", call.actor, self._now())
+        return {**_key_object(key), "key": text}
+
+    def revoke_key(self, call: Call) -> object:
+        key = replace(self._live_key(call.parts[0]), revoked_at=self._now())
+        self._accounts.replace_key(key, "key.revoke", call.actor, self._now())
+        return _key_object(key)
+
+    # -- limits and prices
+
+    def limits(self, call: Call) -> object:
+        found = self._accounts.load().limits
+        return {"limits": [limit_object(limit, self._now()) for limit in found]}
+
+    def add_limit(self, call: Call) -> object:
+        wanted = call.decode(requests.NewLimit)
+        if (wanted.most_usd is not None) is not wanted.kind.is_budget:
+            raise InvalidRequest("A budget has 'most_usd', every other limit 'most'.")
+        most = wanted.most if wanted.most_usd is None else nanodollars(wanted.most_usd)
+        if most is None:
+            raise InvalidRequest("A limit needs 'most'.")
+        limit = Limit(_id("lim"), wanted.kind, most, wanted.key, wanted.tenant, wanted.model)
+        self._accounts.add_limit(limit, call.actor, self._now())
+        return limit_object(limit, self._now())
+
+    def remove_limit(self, call: Call) -> object:
+        self._accounts.remove_limit(call.parts[0], call.actor, self._now())
+        return {"id": call.parts[0]}
+
+    def prices(self, call: Call) -> object:
+        model = call.query.get("model")
+        found = [price for price in self._accounts.load().prices if model in (None, price.model)]
+        return {"prices": [price_object(price) for price in found]}
+
+    def add_price(self, call: Call) -> object:
+        wanted = call.decode(requests.NewPrice)
+        known = [each for each in self._accounts.load().prices if each.model == wanted.model]
+        version = max((price.version for price in known), default=0) + 1
+        price = _price(wanted, version, self._now())
+        before = max(known, key=lambda each: each.version, default=None)
+        seen = preview(price, before)
+        if seen.doubts and not wanted.confirm:
+            raise InvalidRequest(
+                f"{' '.join(seen.doubts)} {seen} Send 'confirm': true if that is meant.",
+                details={"preview": str(seen), "doubts": list(seen.doubts)},
+            )
+        self._accounts.add_price(price, call.actor, self._now())
+        return {**price_object(price), "preview": str(seen)}
+
+    # -- money
+
+    def usage(self, call: Call) -> object:
+        return usage_report(self._ledger, call.query, call.query.get("tenant"))
+
+    def wallet(self, call: Call) -> object:
+        return wallet(self._ledger, call.parts[0], call.query)
+
+    def statement(self, call: Call) -> object:
+        tenant, month = call.parts
+        return statement(self._ledger, tenant, month)
+
+    def credit(self, call: Call) -> object:
+        wanted = call.decode(requests.NewTransfer)
+        amount = nanodollars(wanted.amount_usd)
+        if amount <= 0:
+            raise InvalidRequest("A credit is more than nothing.", param="amount_usd")
+        return self._transfer(call, wanted, amount, CASH)
+
+    def adjust(self, call: Call) -> object:
+        """In the tenant's favour, or against it if the amount is negative."""
+        wanted = call.decode(requests.NewTransfer)
+        return self._transfer(call, wanted, nanodollars(wanted.amount_usd), ADJUSTMENTS)
+
+    def verify(self, call: Call) -> object:
+        found = self._ledger.verify()
+        broken = first_break(self._accounts.audit(AUDIT_ROWS))
+        return {
+            "sound": found.sound and broken is None,
+            "events": found.events,
+            "transfers": found.transfers,
+            "accounts": found.accounts,
+            "event_cost_usd": usd_text(found.event_cost),
+            "revenue_usd": usd_text(found.revenue),
+            "problems": list(found.problems),
+            "audit_broken_at": broken,
+        }
+
+    def audit(self, call: Call) -> object:
+        entries = self._accounts.audit(int(call.query.get("limit", "100")))
+        return {"entries": [asdict(entry) for entry in entries]}
+
+    def _transfer(
+        self, call: Call, wanted: requests.NewTransfer, amount: int, other: str
+    ) -> object:
+        self._require_tenant(wanted.tenant)
+        own = tenant_account(wanted.tenant)
+        debit, credit = (other, own) if amount >= 0 else (own, other)
+        now = self._now()
+        transfer = Transfer(
+            wanted.tenant,
+            wanted.reference,
+            "credit" if other == CASH else "adjustment",
+            debit,
+            credit,
+            abs(amount),
+            int(now * MICRO),
+            wanted.about,
+            wanted.memo,
+        )
+        fresh = self._ledger.transfer(transfer)
+        if fresh:
+            detail = f"{wanted.reference} {wanted.amount_usd}"
+            self._accounts.note(transfer.kind, wanted.tenant, detail, call.actor, now)
+        return {
+            "reference": wanted.reference,
+            "fresh": fresh,
+            "balance_usd": usd_text(self._ledger.balance(own)),
+        }
+
+    def _tenants(self, kind: TenantKind) -> object:
+        found = [tenant for tenant in self._accounts.load().tenants if tenant.kind == kind]
+        name = "teams" if kind == "team" else "people"
+        return {name: [_tenant_object(tenant) for tenant in found], "total_count": len(found)}
+
+    def _add_tenant(self, call: Call, kind: TenantKind) -> object:
+        wanted = call.decode(requests.NewTenant)
+        prefix = "team" if kind == "team" else "user"
+        tenant = Tenant(_id(prefix), kind, wanted.name, wanted.slug, self._now())
+        self._accounts.add_tenant(tenant, call.actor)
+        return _tenant_object(tenant)
+
+    def _require_tenant(self, tenant: str) -> None:
+        if tenant not in {each.id for each in self._accounts.load().tenants}:
+            raise UnknownAccount(f"there is no tenant {tenant}")
+
+    def _live_key(self, key_id: str) -> ApiKey:
+        keys: Sequence[ApiKey] = self._accounts.load().keys
+        for key in keys:
+            if key.key_id == key_id and not api_keys.ended(key, self._now()):
+                return key
+        raise UnknownAccount(f"there is no live key {key_id}")
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(ID_BYTES)}"
+
+
+def _price(wanted: requests.NewPrice, version: int, now: float) -> Price:
+    moment = now
+    if wanted.effective_from is not None:
+        given = datetime.fromisoformat(wanted.effective_from)
+        moment = given.replace(tzinfo=given.tzinfo or UTC).timestamp()
+        if moment < now:
+            raise InvalidRequest("A price cannot begin in the past.", param="effective_from")
+    return Price(
+        model=wanted.model,
+        version=version,
+        effective_from=moment,
+        prompt=rate(wanted.prompt),
+        cached_prompt=rate(wanted.cached_prompt or wanted.prompt),
+        completion=rate(wanted.completion),
+        reasoning=rate(wanted.reasoning or wanted.completion),
+        request=nanodollars(wanted.request),  # dollars per 10³, in picodollars each: × 10⁹ too
+        batch_discount=round(wanted.batch_discount_percent * 100),
+    )
+
+
+def price_object(price: Price) -> dict[str, object]:
+    """A price as JSON, in dollars per million tokens."""
+    return {
+        "model": price.model,
+        "version": price.version,
+        "effective_from": _iso(price.effective_from),
+        "prompt_usd_per_mtok": f"{usd_per_mtok(price.prompt):f}",
+        "cached_prompt_usd_per_mtok": f"{usd_per_mtok(price.cached_prompt):f}",
+        "completion_usd_per_mtok": f"{usd_per_mtok(price.completion):f}",
+        "reasoning_usd_per_mtok": f"{usd_per_mtok(price.reasoning):f}",
+        "request_usd_per_thousand": usd_text(price.request),
+        "batch_discount_percent": price.batch_discount / 100,
+    }
+
+
+def _tenant_object(tenant: Tenant) -> dict[str, object]:
+    name = "teamId" if tenant.kind == "team" else "userId"
+    return {
+        name: tenant.id,
+        "name": tenant.name,
+        "slug": tenant.slug,
+        "createdAt": _iso(tenant.created_at),
+    }
+
+
+def _key_object(key: ApiKey) -> dict[str, object]:
+    scope = key.scope or Scope()
+    return {
+        "id": key.key_id,
+        "tenant": key.tenant,
+        "name": key.name,
+        "last_four": key.last_four,
+        "created_at": _iso(key.created_at),
+        "expires_at": _iso(key.expires_at),
+        "revoked_at": _iso(key.revoked_at),
+        "previous_until": _iso(key.previous_until or None),
+        "models": sorted(scope.models),
+        "endpoints": sorted(scope.routes),
+        "networks": sorted(scope.networks),
+    }
+
+
+def _iso(seconds: float | None) -> Any:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -1,0 +1,90 @@
+"""Bounds on what keys, tenants and models may use."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache
+
+EPOCH = date(1970, 1, 1)
+DAY_S = 86_400.0
+MOST_AMOUNT = (
+    2**52
+)  # sums of two are exact in doubles, which Redis' Lua counts in: 4.5 million dollars
+
+
+class LimitKind(enum.StrEnum):
+    """What is counted. Budgets are in nanodollars and begin anew at midnight UTC."""
+
+    is_budget: bool
+    is_rate: bool
+
+    def __init__(self, value: str) -> None:
+        self.is_budget = value.startswith("budget_")  # attributes: asked for with every request
+        self.is_rate = value.endswith("_per_minute")
+
+    REQUESTS_PER_MINUTE = "requests_per_minute"
+    TOKENS_PER_MINUTE = "tokens_per_minute"
+    CONCURRENCY = "concurrency"
+    BUDGET_DAILY = "budget_daily"
+    BUDGET_WEEKLY = "budget_weekly"  # from Monday
+    BUDGET_MONTHLY = "budget_monthly"
+    BUDGET_TOTAL = "budget_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `most` of a kind, over the requests that match all that is not None.
+
+    A limit with only a model bounds everybody's use of it; with key and model, that key's.
+    """
+
+    id: str
+    kind: LimitKind
+    most: int
+    key_id: str | None = None
+    tenant: str | None = None
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.most <= MOST_AMOUNT:
+            raise ValueError(f"a limit is between 0 and {MOST_AMOUNT}")
+
+    def matches(self, key_id: str, tenant: str, model: str) -> bool:
+        """Whether a request of that key, billed to that tenant, for that model counts."""
+        return (
+            self.key_id in (None, key_id)
+            and self.tenant in (None, tenant)
+            and self.model in (None, model)
+        )
+
+
+def window_start(kind: LimitKind, moment: float) -> int:
+    """The day, since the epoch, on which a budget's current window began; 0 for the total."""
+    return _window_start(kind, int(moment // DAY_S))
+
+
+@lru_cache(maxsize=64)
+def _window_start(kind: LimitKind, day: int) -> int:
+    on = EPOCH + timedelta(days=day)
+    if kind is LimitKind.BUDGET_DAILY:
+        return day
+    if kind is LimitKind.BUDGET_WEEKLY:
+        return day - on.weekday()
+    if kind is LimitKind.BUDGET_MONTHLY:
+        return day - on.day + 1
+    return 0
+
+
+def window_end(kind: LimitKind, moment: float) -> float | None:
+    """When a budget's current window ends, in seconds since the epoch; None for the total."""
+    start = window_start(kind, moment)
+    if kind is LimitKind.BUDGET_DAILY:
+        return (start + 1) * DAY_S
+    if kind is LimitKind.BUDGET_WEEKLY:
+        return (start + 7) * DAY_S
+    if kind is LimitKind.BUDGET_MONTHLY:
+        next_month = (EPOCH + timedelta(days=start + 32)).replace(day=1)
+        return (next_month - EPOCH).days * DAY_S
+    return None

@@ -1,0 +1,1 @@
+"""Datacenters: what is deployed where, started and watched (docs/datacenter.md)."""

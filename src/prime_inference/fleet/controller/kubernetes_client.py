@@ -1,0 +1,153 @@
+"""The few calls of the Kubernetes API that a controller makes, over httpx.
+
+Reads and writes objects as dictionaries; the API server knows their schema. Inside of a
+cluster the address, the token and the authority come from the pod's service account.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
+
+Object = dict[str, Any]
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+REQUEST_SECONDS = 10.0
+WATCH_SECONDS = 300  # the server ends a watch then; it is begun again from where it was
+
+PLURALS: Mapping[str, str] = {
+    "DynamoGraphDeployment": "dynamographdeployments",
+    "NetworkPolicy": "networkpolicies",
+    "ConfigMap": "configmaps",
+    "Service": "services",
+    "Deployment": "deployments",
+}
+
+
+class Conflict(Exception):
+    """The object changed since it was read, or exists already."""
+
+
+class Gone(Exception):
+    """The version to watch from is too old: list anew."""
+
+
+class Invalid(Exception):
+    """The API server refuses the object; the message is its own."""
+
+
+class KubernetesClient:
+    """One API server and namespace. Close it. Calls raise DatacenterUnreachable."""
+
+    def __init__(self, http: httpx.AsyncClient, namespace: str) -> None:
+        self._http = http
+        self.namespace = namespace
+
+    @classmethod
+    def in_cluster(cls, environ: Mapping[str, str]) -> Self:
+        """From a pod's service account. Raises OSError, KeyError outside of a cluster."""
+        host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
+        http = httpx.AsyncClient(
+            base_url=f"https://{host}:{port}",
+            verify=str(ACCOUNT / "ca.crt"),
+            headers={"authorization": f"Bearer {(ACCOUNT / 'token').read_text()}"},
+            timeout=REQUEST_SECONDS,
+        )
+        return cls(http, (ACCOUNT / "namespace").read_text().strip())
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def list(self, api: str, kind: str, selector: str = "") -> tuple[list[Object], str]:
+        """Objects and the version they are of."""
+        found = await self._call("GET", self._path(api, kind), params={"labelSelector": selector})
+        return found["items"], found["metadata"]["resourceVersion"]
+
+    async def get(self, api: str, kind: str, name: str) -> Object | None:
+        try:
+            return await self._call("GET", self._path(api, kind, name))
+        except KeyError:
+            return None
+
+    async def apply(self, wanted: Object) -> None:
+        """Create the object or replace its content. Raises Conflict, Invalid.
+
+        A replacement names the version that it replaces, so that nobody's change is lost.
+        """
+        api, kind, name = wanted["apiVersion"], wanted["kind"], wanted["metadata"]["name"]
+        found = await self.get(api, kind, name)
+        if found is None:
+            await self._call("POST", self._path(api, kind), body=wanted)
+            return
+        if all(found.get(key) == value for key, value in wanted.items() if key != "metadata"):
+            return
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        body = wanted | {"metadata": {**wanted["metadata"], **version}}
+        await self._call("PUT", self._path(api, kind, name), body=body)
+
+    async def delete(self, api: str, kind: str, name: str) -> None:
+        """Also the dependants, which end first; one that is gone already is no error."""
+        body = {"propagationPolicy": "Foreground"}
+        try:
+            await self._call("DELETE", self._path(api, kind, name), body=body)
+        except KeyError:
+            return
+
+    async def watch(
+        self, api: str, kind: str, selector: str, version: str
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Events after `version` until the server ends the watch. Raises Gone."""
+        params = {
+            "watch": "1",
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        timeout = httpx.Timeout(REQUEST_SECONDS, read=WATCH_SECONDS + REQUEST_SECONDS)
+        try:
+            async with self._http.stream(
+                "GET", self._path(api, kind), params=params, timeout=timeout
+            ) as answer:
+                if answer.status_code == httpx.codes.GONE:
+                    raise Gone
+                if answer.is_error:
+                    raise DatacenterUnreachable(f"watch answered {answer.status_code}")
+                async for line in answer.aiter_lines():
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise Gone
+                    yield event["type"], event["object"]
+        except httpx.HTTPError as error:
+            raise DatacenterUnreachable(f"watch: {type(error).__name__}") from error
+
+    def _path(self, api: str, kind: str, name: str = "") -> str:
+        root = f"/api/{api}" if "/" not in api else f"/apis/{api}"
+        path = f"{root}/namespaces/{self.namespace}/{PLURALS[kind]}"
+        return f"{path}/{name}" if name else path
+
+    async def _call(
+        self, method: str, path: str, *, body: Object | None = None, params: Any = None
+    ) -> Object:
+        """Raises KeyError for what is not there, Conflict, Invalid, DatacenterUnreachable."""
+        try:
+            answer = await self._http.request(method, path, json=body, params=params)
+        except httpx.HTTPError as error:
+            raise DatacenterUnreachable(f"{method} {path}: {type(error).__name__}") from error
+        match answer.status_code:
+            case httpx.codes.NOT_FOUND:
+                raise KeyError(path)
+            case httpx.codes.CONFLICT:
+                raise Conflict(path)
+            case httpx.codes.BAD_REQUEST | httpx.codes.UNPROCESSABLE_ENTITY:
+                raise Invalid(answer.json().get("message", answer.text))
+        if answer.is_error:
+            raise DatacenterUnreachable(f"{method} {path} answered {answer.status_code}")
+        found: Object = answer.json()
+        return found

@@ -1,0 +1,49 @@
+"""What can be wrong with specs and fleets, as one tree.
+
+CannotStart (domain.errors)
+└── FleetError
+    ├── SpecMalformed    a file that is not TOML, or not of the shape of a spec
+    ├── SpecImpossible   a spec whose parts exclude each other; `reasons` says why
+    ├── PlanImpossible   no topology fits the hardware and the targets
+    ├── FleetNotRunning  nobody supervises this fleet
+    ├── FleetRunning     somebody supervises it already
+    └── FleetRefused     the supervisor would not do what it was asked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prime_inference.domain.errors import CannotStart
+
+
+class FleetError(CannotStart):
+    """Any error of this package; the classes below say which."""
+
+
+class SpecMalformed(FleetError):
+    """The file cannot be read as what it should be; the message names file and field."""
+
+
+class SpecImpossible(FleetError):
+    """The parts of a spec exclude each other; `reasons` has every one of them."""
+
+    def __init__(self, name: str, reasons: Sequence[str]) -> None:
+        super().__init__("\n  ".join([f"{name} cannot work:", *reasons]))
+        self.reasons = tuple(reasons)
+
+
+class PlanImpossible(FleetError):
+    """No topology of the model fits; the message has the reasons."""
+
+
+class FleetNotRunning(FleetError):
+    """No supervisor answers for the fleet."""
+
+
+class FleetRunning(FleetError):
+    """Another process supervises the fleet."""
+
+
+class FleetRefused(FleetError):
+    """The supervisor answered that it cannot do what it was asked."""

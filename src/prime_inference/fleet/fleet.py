@@ -1,0 +1,116 @@
+"""A fleet: datacenters and the deployments in them, as one file describes them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from prime_inference.fleet.catalogue import find_spec
+from prime_inference.fleet.errors import SpecImpossible
+from prime_inference.fleet.spec import Spec
+from prime_inference.fleet.toml_file import read_toml, to_struct
+
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+"""Names become those of folders, environment variables and Kubernetes services (63 at most,
+with a pool's name behind)."""
+
+
+class DatacenterEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A failure domain. `frontend_url` is how other datacenters reach a deployment in it, with
+    `{deployment}` for its id; empty where all of the fleet is on one network."""
+
+    id: str
+    frontend_url: str = ""
+
+
+class GatewayEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """The gateway that the launcher starts in front of the fleet; port 0 is any free one."""
+
+    enabled: bool = True
+    port: int = 8000
+    control_port: int = 8001
+    image: str = "prime-inference:latest"  # Kubernetes only
+    replicas: int = 2  # Kubernetes only: one may be replaced while the other serves
+    max_replicas: int = 8
+
+
+class DeploymentEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A deployment: a spec by name or file, with `changes` laid over its tables."""
+
+    id: str
+    datacenter: str
+    spec: str
+    changes: dict[str, Any] = {}
+
+
+class FleetFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file as it is written."""
+
+    name: str
+    datacenter: list[DatacenterEntry]
+    deployment: list[DeploymentEntry]
+    gateway: GatewayEntry = GatewayEntry()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDeployment:
+    """A deployment as wanted: where, and what."""
+
+    id: str
+    datacenter: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is wanted, checked. Ids are unique and every datacenter is known."""
+
+    name: str
+    datacenters: tuple[DatacenterEntry, ...]
+    deployments: tuple[PlannedDeployment, ...]
+    gateway: GatewayEntry
+
+    def find(self, deployment_id: str) -> PlannedDeployment | None:
+        return next((one for one in self.deployments if one.id == deployment_id), None)
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Raises SpecMalformed, SpecImpossible."""
+    file = to_struct(read_toml(path), FleetFile, str(path))
+    _check(file)
+    return Fleet(
+        name=file.name,
+        datacenters=tuple(file.datacenter),
+        deployments=tuple(
+            PlannedDeployment(
+                entry.id, entry.datacenter, find_spec(entry.spec, path.parent, entry.changes)
+            )
+            for entry in file.deployment
+        ),
+        gateway=file.gateway,
+    )
+
+
+def _check(file: FleetFile) -> None:
+    reasons = []
+    datacenters = [entry.id for entry in file.datacenter]
+    deployments = [entry.id for entry in file.deployment]
+    for name in [file.name, *datacenters, *deployments]:
+        if not NAME.fullmatch(name):
+            reasons.append(
+                f"{name!r}: a name has lower-case letters, digits and dashes, 40 at most"
+            )
+    for kind, names in (("datacenters", datacenters), ("deployments", deployments)):
+        if not names:
+            reasons.append(f"it has no {kind}")
+        if len(set(names)) < len(names):
+            reasons.append(f"two {kind} have one id")
+    for entry in file.deployment:
+        if entry.datacenter not in datacenters:
+            reasons.append(f"{entry.id} is in {entry.datacenter!r}, which is no datacenter of it")
+    if reasons:
+        raise SpecImpossible(file.name, reasons)

@@ -1,0 +1,1 @@
+"""Starts a fleet on one machine and keeps it running (docs/datacenter.md, "The launcher")."""

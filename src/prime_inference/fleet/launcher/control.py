@@ -1,0 +1,102 @@
+"""Commands to a supervisor over its socket: one JSON line asked, one answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from prime_inference.fleet.errors import FleetError, FleetNotRunning, FleetRefused
+from prime_inference.fleet.launcher.state import StateFolder
+from prime_inference.fleet.launcher.supervisor import Supervisor
+
+MAX_LINE_BYTES = 4 * 1024 * 1024  # the status of ten thousand workers is 1.5 MB
+
+
+class Command(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked."""
+
+    verb: Literal["status", "caches", "scale", "drain", "restart", "down"]
+    deployment: str = ""
+    role: str = ""
+    replicas: int = 0
+    process: str | None = None
+
+
+class Reply(Struct, frozen=True):
+    """What is answered: a refusal in words, or the fleet as it is now."""
+
+    refused: str = ""
+    status: dict[str, Any] = {}
+
+
+async def carry_out(supervisor: Supervisor, command: Command) -> Reply:
+    """Do what was asked; refusals become a reply."""
+    try:
+        match command.verb:
+            case "scale":
+                await supervisor.scale(command.deployment, command.role, command.replicas)
+            case "drain":
+                await supervisor.drain(command.deployment)
+            case "restart":
+                await supervisor.restart(command.deployment, command.process)
+            case "down":
+                status = await supervisor.status()
+                await supervisor.down()
+                return Reply(status=status)
+            case "caches":
+                return Reply(status=await supervisor.caches())
+            case "status":
+                pass
+    except FleetError as error:
+        return Reply(refused=str(error))
+    return Reply(status=await supervisor.status())
+
+
+@contextlib.asynccontextmanager
+async def listening(supervisor: Supervisor, folder: StateFolder) -> AsyncIterator[None]:
+    """Answer commands on the fleet's socket, which only its owner can open."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await reader.readline()
+            command = msgspec.json.decode(line, type=Command)
+            reply = await carry_out(supervisor, command)
+        except (msgspec.DecodeError, ValueError) as error:
+            reply = Reply(refused=f"not a command: {error}")
+        with contextlib.suppress(ConnectionError):  # whoever asked has left
+            writer.write(msgspec.json.encode(reply) + b"\n")
+            await writer.drain()
+        writer.close()
+
+    folder.socket.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(serve, folder.socket, limit=MAX_LINE_BYTES)
+    folder.socket.chmod(0o600)
+    try:
+        yield
+    finally:
+        server.close()
+        folder.socket.unlink(missing_ok=True)
+
+
+async def ask(folder: StateFolder, command: Command) -> dict[str, Any]:
+    """The fleet's status after the command. Raises FleetNotRunning, FleetRefused."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(folder.socket, limit=MAX_LINE_BYTES)
+    except OSError:
+        raise FleetNotRunning(f"No process supervises a fleet in {folder.folder}.") from None
+    try:
+        writer.write(msgspec.json.encode(command) + b"\n")
+        line = await reader.readline()
+    finally:
+        writer.close()
+    if not line:
+        raise FleetNotRunning("The supervisor ended before it answered.")
+    reply = msgspec.json.decode(line, type=Reply)
+    if reply.refused:
+        raise FleetRefused(reply.refused)
+    return reply.status

@@ -1,0 +1,49 @@
+"""What state a deployment is in, from what is wanted and what is seen. Pure.
+
+    stopped ──► starting ──► ready ◄──► degraded
+       ▲            │          │  ▲         │
+       │            ▼          ▼  │         ▼
+       └─ draining ◄┴──────── failing ◄─────┘
+
+A gateway is given deployments that are ready or degraded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+State = Literal["stopped", "starting", "ready", "degraded", "failing", "draining"]
+
+SERVING: frozenset[State] = frozenset({"ready", "degraded"})
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What a frontend says of itself: `workers` are those it can route to, by role."""
+
+    ready: bool
+    workers: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """One deployment. `was_ready` since its last start."""
+
+    was_ready: bool = False
+    state: State = "stopped"
+
+    def observe(
+        self, *, running: bool, alive: int, replicas: dict[str, int], seen: Readiness | None
+    ) -> State:
+        """`running`: wanted up; `alive`: processes that run; `seen`: None where no answer came."""
+        if not running:
+            self.was_ready = False
+            self.state = "draining" if alive else "stopped"
+        elif seen is not None and seen.ready:
+            self.was_ready = True
+            short = any(seen.workers.get(role, 0) < count for role, count in replicas.items())
+            self.state = "degraded" if short else "ready"
+        else:
+            self.state = "failing" if self.was_ready else "starting"
+        return self.state

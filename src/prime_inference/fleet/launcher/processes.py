@@ -1,0 +1,138 @@
+"""Process groups on Linux: started apart from us, found again, watched, ended whole.
+
+A child is the leader of a session of its own and writes to files, so it outlives the
+process that started it. Its environment names the fleet and the process it is, so whoever
+supervises the fleet next finds it; a process that rewrote its environment is found by the
+id and start time in the fleet's state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FLEET = "PRIME_FLEET"
+PROCESS = "PRIME_FLEET_PROCESS"
+
+KILL_SECONDS = 5.0  # the kernel ends a killed process at once, unless a device holds it
+
+STAT_START_TIME = 22  # field of /proc/PID/stat, from 1: clock ticks since boot (proc(5))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process, told from a later one of the same id by the time of its start."""
+
+    pid: int
+    started: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; one that ended and was not waited for does not."""
+        return identity_of(self.pid) == self
+
+
+def identity_of(pid: int) -> Identity | None:
+    """The process of that id, or None when it is gone or only waits to be reaped."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+    if fields[0] in ("Z", "X"):
+        return None
+    return Identity(pid, int(fields[STAT_START_TIME - 3]))
+
+
+def start(
+    argv: list[str], environment: Mapping[str, str], log: Path, *, fleet: str, name: str
+) -> int:
+    """Start a process group that writes to `log`; its id. Raises OSError.
+
+    No object of the standard library's is kept for it: those want to see their child end.
+    """
+    told = {**os.environ, **environment, FLEET: fleet, PROCESS: name}
+    with log.open("ab") as output:
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
+            (os.POSIX_SPAWN_DUP2, output.fileno(), 2),
+        ]
+        return os.posix_spawnp(argv[0], argv, told, file_actions=actions, setsid=True)
+
+
+def reap(pid: int) -> None:
+    """Take the exit status of a child that has ended, so that it does not stay a zombie."""
+    with contextlib.suppress(ChildProcessError):  # the child of another supervisor
+        os.waitpid(pid, os.WNOHANG)
+
+
+def find(fleet: str) -> dict[str, list[Identity]]:
+    """Group leaders of the fleet, and strays whose leader is gone, by the process they are."""
+    found: dict[str, list[Identity]] = {}
+    for pid, environment in _environments():
+        if environment.get(FLEET.encode()) != fleet.encode():
+            continue
+        identity = identity_of(pid)
+        leads = _group(pid) == pid
+        if identity is not None and (leads or identity_of(_group(pid)) is None):
+            found.setdefault(environment.get(PROCESS.encode(), b"").decode(), []).append(identity)
+    return found
+
+
+def _environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended, or it is somebody else's
+            raw = Path(entry.path, "environ").read_bytes()
+            pairs = (item.partition(b"=") for item in raw.split(b"\0"))
+            yield int(entry.name), {name: value for name, _, value in pairs}
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+async def ended(process: Identity) -> None:
+    """Return when the process has ended; it need not be a child of ours."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    loop.add_reader(descriptor, done.set)
+    try:
+        if process.alive:  # not a later process of the same id
+            await done.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def signal_group(process: Identity, number: signal.Signals) -> None:
+    """Send a signal to everything the process started and that is still of its group."""
+    if identity_of(process.pid) not in (None, process):
+        return  # the id is somebody else's by now, so nothing of the group is left
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+async def end_group(process: Identity, grace_seconds: float) -> None:
+    """Ask the group to end, wait for its leader, then kill what is left of it."""
+    signal_group(process, signal.SIGTERM)
+    signal_group(process, signal.SIGCONT)  # a stopped process hears nothing before
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(ended(process), grace_seconds)
+    signal_group(process, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(ended(process), KILL_SECONDS)

@@ -1,0 +1,25 @@
+"""Model folders for engines that are told a folder instead of a repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prime_inference.fleet.byte_model import write_byte_model
+from prime_inference.fleet.errors import SpecMalformed
+from prime_inference.fleet.spec import Spec
+
+
+def model_source(spec: Spec, folder: Path, base: Path) -> str:
+    """What the engine is told to load; made in `folder` where it must be made.
+
+    A path is taken from `base`, the folder of the fleet's file. Raises SpecMalformed, OSError.
+    """
+    source = spec.model.source
+    if spec.engine == "mocker" and source == "bytes":
+        return str(write_byte_model(folder / "bytes", spec.model.context_tokens))
+    if not source.startswith((".", "/")):
+        return source  # a name that the engine knows
+    path = (base / source).absolute()
+    if not path.exists():
+        raise SpecMalformed(f"{spec.name}: model.source {source!r}: there is no {path}.")
+    return str(path)

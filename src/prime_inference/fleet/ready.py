@@ -1,0 +1,78 @@
+"""The list of deployments that are ready: where the fleet and the gateways meet.
+
+A JSON file, replaced whole, so that a gateway can follow it by its modification time and a
+ConfigMap can carry it. Its order says nothing; ids are unique.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+from prime_inference.fleet.fleet import PlannedDeployment
+
+
+class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a gateway must know of a deployment to send it requests."""
+
+    id: str
+    model: str
+    revision: str
+    datacenter: str
+    base_url: str  # ends in /v1
+    slots: int
+    context_tokens: int
+    max_output_tokens: int
+    routes: tuple[str, ...] = ("chat/completions", "completions")
+
+    @classmethod
+    def of(cls, deployment: PlannedDeployment, base_url: str, name: str = "") -> Self:
+        """A deployment, or its instance `name`, whose frontend answers at `base_url`."""
+        spec = deployment.spec
+        return cls(
+            id=name or deployment.id,
+            model=spec.model.id,
+            revision=spec.model.revision,
+            datacenter=deployment.datacenter,
+            base_url=base_url,
+            slots=spec.limits.slots,
+            context_tokens=spec.model.context_tokens,
+            max_output_tokens=spec.limits.max_output_tokens or spec.model.context_tokens,
+        )
+
+
+class _Document(Struct, frozen=True):
+    deployments: list[ReadyDeployment]
+
+
+def ready_document(deployments: Sequence[ReadyDeployment]) -> bytes:
+    """The file's content."""
+    return msgspec.json.encode(_Document(list(deployments)))
+
+
+def parse_ready(data: bytes) -> list[ReadyDeployment]:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=_Document).deployments
+
+
+def write_ready(path: Path, deployments: Sequence[ReadyDeployment]) -> None:
+    """Replace the file in one step. Raises OSError."""
+    replace_file(path, ready_document(deployments))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content` so that a reader sees the old file or the new one. Raises OSError."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(draft).replace(path)
+    except OSError:
+        Path(draft).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,173 @@
+"""What a request may use, and what it cost: the hooks of a generation's life.
+
+`admit` before the first attempt, `charge` before the last bytes of a whole answer, `close`
+when everything is over, whatever happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+from msgspec import structs
+
+from prime_inference.accounts.directory import check_scope
+from prime_inference.accounts.live import LiveDirectory
+from prime_inference.billing.bill import Bill
+from prime_inference.billing.holds import Hold, Holds
+from prime_inference.billing.rating import most
+from prime_inference.domain.errors import InternalFailure
+from prime_inference.domain.generation import Generation
+from prime_inference.domain.models import Model
+from prime_inference.domain.money import usd_number
+from prime_inference.domain.usage import Usage
+from prime_inference.domain.usage_event import UsageEvent
+from prime_inference.gateway.cache_salts import CacheSalts
+from prime_inference.gateway.operations import Operation
+from prime_inference.gateway.run import Run
+from prime_inference.ports.outbox import Outbox, OutboxUnavailable
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.25  # of events without a price: as gateway.settlement
+TEMPLATE_TOKENS = 256  # what chat templates add of their own; the longest known adds 60
+RECENT = 4096  # events that can be asked after before the ledger has them
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Account:
+    """The bill and the hold of one request."""
+
+    __slots__ = ("_billing", "bill", "hold")
+
+    def __init__(self, billing: Billing, bill: Bill, hold: Hold | None) -> None:
+        self._billing = billing
+        self.bill = bill
+        self.hold = hold
+
+    def charge(self, generation: Generation) -> float:
+        """Commit a whole answer before its end is sent; its cost in dollars.
+
+        Raises InternalFailure: what cannot be accounted is not answered.
+        """
+        try:
+            return usd_number(self.bill.settle(generation).cost)
+        except OutboxUnavailable as error:
+            log.error("request %s cannot be accounted: %s", generation.id, error)
+            raise InternalFailure("The answer could not be accounted for.") from error
+
+    def close(self, generation: Generation) -> None:
+        """The request is over; what was not charged before is now."""
+        self._billing.close(self, generation)
+
+
+class Billing:
+    """Accounts of all requests of one gateway process."""
+
+    def __init__(
+        self, directory: LiveDirectory, outbox: Outbox, holds: Holds, salts: CacheSalts
+    ) -> None:
+        self._salts = salts
+        self._directory = directory
+        self._outbox = outbox
+        self._holds = holds
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[UsageEvent] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._recent: OrderedDict[str, UsageEvent] = OrderedDict()
+
+    async def admit(self, run: Run, model: Model) -> None:
+        """Open the request's account. Raises PermissionDenied, BudgetExceeded, RateLimited."""
+        directory = self._directory.current
+        key = run.key
+        if key.scope is not None:
+            check_scope(key, run.operation.route, model.id)
+        price = directory.prices.at(model.id, run.started_at)
+        hold = None
+        limits = directory.limits(key.key_id, key.tenant, model.id)
+        if limits:
+            prompt, completion = most_tokens(run.operation, model)
+            cost = 0 if price is None else most(price, prompt, completion)
+            hold = await self._holds.take(
+                run.id, limits, tokens=prompt + completion, cost=cost
+            )  # fmt: skip
+        run.account = Account(self, Bill(self._outbox, price), hold)
+        run.operation = structs.replace(run.operation, cache_salt=self._salts.of(key.tenant))
+
+    def close(self, account: Account, generation: Generation) -> None:
+        """Settle bill and hold of a request that is over. Never raises."""
+        bill = account.bill
+        event = bill.event
+        if event is None:
+            event = self._late(bill, generation)
+        if account.hold is not None:
+            used = event.prompt_tokens + event.completion_tokens
+            self._holds.settle(account.hold, tokens=used, cost=event.cost)
+        self._recent[event.generation] = event
+        if len(self._recent) > RECENT:
+            self._recent.popitem(last=False)
+
+    def recent(self, tenant: str, generation: str) -> UsageEvent | None:
+        """An event of this process that the ledger may not have yet."""
+        event = self._recent.get(generation)
+        return event if event is not None and event.tenant == tenant else None
+
+    def flush(self) -> None:
+        """Write the events that are gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch, self._gathered = self._gathered, []
+        try:
+            if batch:
+                self._outbox.append(batch)
+        except OutboxUnavailable as error:
+            log.error("usage of %d requests without a price is lost: %s", len(batch), error)
+
+    def _late(self, bill: Bill, generation: Generation) -> UsageEvent:
+        """The event of a request that was not charged: free, cut, cancelled or failed."""
+        event = bill.rate(generation)
+        if event.cost == 0:
+            if generation.outcome != "refused":
+                self._gather(event)
+            return event
+        try:
+            return bill.settle(generation)
+        except OutboxUnavailable as error:
+            log.error("usage of request %s is lost: %s", generation.id, error)
+            return event
+
+    def _gather(self, event: UsageEvent) -> None:
+        self._gathered.append(event)
+        if self._timer is None:
+            self._timer = self._loop.call_later(GATHER_S, self.flush)
+
+
+def charging(run: Run, now: Callable[[], float]) -> Callable[[Usage], float | None] | None:
+    """What an answer's end calls with its usage to learn the cost; None where nobody bills."""
+    account = run.account
+    if account is None or account.bill.price is None:
+        return None
+
+    def charge(usage: Usage) -> float | None:
+        run.usage, run.outcome = usage, "complete"
+        return account.charge(run.generation(now()))
+
+    return charge
+
+
+def most_tokens(operation: Operation, model: Model) -> tuple[int, int]:
+    """Prompt and completion tokens that a request can use at most.
+
+    No tokenizer makes more tokens of a text than it has bytes.
+    """
+    written = len(_encode(operation.content)) + len(_encode(operation.parameters))
+    prompt = min(written + TEMPLATE_TOKENS, model.context_tokens)
+    if operation.route == "embeddings":
+        return min(written, model.context_tokens * max(1, operation.inputs)), 0
+    completion = operation.token_limit or min(model.max_output_tokens, model.context_tokens)
+    return prompt * operation.choices, completion * operation.choices

@@ -1,0 +1,1 @@
+"""Tool calls on their way through the gateway: asked for, found in raw text, judged."""

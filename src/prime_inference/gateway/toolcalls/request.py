@@ -1,0 +1,76 @@
+"""The tools of one request, read when something needs them: most answers hold no call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+
+import msgspec
+
+from prime_inference.domain.models import Deployment
+from prime_inference.toolcalls.tools import (
+    Tool,
+    ToolChoice,
+    ToolSet,
+    read_choice,
+    read_tools,
+    tools_from_json,
+)
+from prime_inference.wire.openai.chat_request import ChatRequest, NamedToolChoice
+
+REMEMBERED_BYTES = 64 * 1024  # tool sets up to this size are kept ready: 100 typical tools
+
+
+class RequestTools:
+    """`tools`, `tool_choice` and `parallel_tool_calls` of one request that has tools."""
+
+    def __init__(self, request: ChatRequest) -> None:
+        self.definitions = request.tools or []
+        self.parallel = request.parallel_tool_calls is not False
+        self._choice = request.tool_choice
+
+    @property
+    def only(self) -> str | None:
+        """The function that the caller named, if any."""
+        return self._choice.function.name if isinstance(self._choice, NamedToolChoice) else None
+
+    @property
+    def must_call(self) -> bool:
+        """Whether an answer without a call is none."""
+        return self._choice == "required" or self.only is not None
+
+    @cached_property
+    def raw(self) -> bytes:
+        """The definitions as JSON."""
+        return msgspec.json.encode(self.definitions)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether reading them takes too long for the event loop: 3 ms for 64 KB."""
+        return len(self.raw) > REMEMBERED_BYTES
+
+    @cached_property
+    def tool_set(self) -> ToolSet:
+        """The same definitions give the same set, unless they are large."""
+        if self.is_large:
+            return read_tools(msgspec.json.decode(self.raw))
+        return tools_from_json(self.raw)
+
+    def called(self, names: Iterable[str]) -> dict[str, Tool]:
+        """Those tools that have one of the names; of a large set, only they are read."""
+        if not self.is_large:
+            return self.tool_set.by_name
+        wanted = set(names)
+        found = [tool for tool in self.definitions if tool.function.name in wanted]
+        return read_tools(msgspec.json.decode(msgspec.json.encode(found))).by_name
+
+    @cached_property
+    def choice(self) -> ToolChoice:
+        if self.only is not None:
+            return ToolChoice("required", (self.only,), single=True)
+        return read_choice(self._choice, self.tool_set)
+
+    def missing(self, parameters: Collection[str], deployment: Deployment) -> str | None:
+        """A parameter that cannot be honoured where the gateway constrains the answer."""
+        free = self.choice.mode != "required"
+        return "response_format" if free and "response_format" in parameters else None

@@ -1,0 +1,167 @@
+"""The conformance suite of accounts: SQLite and Postgres alike."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from prime_inference.accounts.audit import first_break
+from prime_inference.accounts.directory import Directory
+from prime_inference.adapters.sql.accounts import SqlAccounts
+from prime_inference.adapters.sql.database import Database
+from prime_inference.domain import keys as api_keys
+from prime_inference.domain.accounts import Role, Tenant
+from prime_inference.domain.errors import PermissionDenied
+from prime_inference.domain.keys import Scope
+from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.ports.accounts import AccountExists, UnknownAccount
+from tests.billing.samples import price
+
+from .conftest import OpenDatabase
+
+TEAM = Tenant("team_1", "team", "Acme", "acme", 1.0)
+ANN = Tenant("user_ann", "person", "Ann", "ann", 2.0)
+
+
+def with_team(accounts: SqlAccounts) -> None:
+    accounts.add_tenant(TEAM, "admin")
+    accounts.add_tenant(ANN, "admin")
+
+
+def test_what_is_written_is_loaded_as_it_was(accounts: SqlAccounts):
+    with_team(accounts)
+    accounts.set_member("team_1", "user_ann", Role.MEMBER, "admin", 3.0)
+    _, key = api_keys.create("user_ann", name="laptop", created_at=4.0)
+    scope = Scope(frozenset({"acme/echo-1"}), frozenset({"embeddings"}), frozenset({"10.0.0.0/8"}))
+    key = replace(key, expires_at=9.5, scope=scope)
+    accounts.add_key(key, "admin")
+    limit = Limit("lim_1", LimitKind.BUDGET_DAILY, 5, tenant="team_1")
+    accounts.add_limit(limit, "admin", 5.0)
+    accounts.add_price(price(), "admin", 6.0)
+    found = accounts.load()
+    assert list(found.tenants) == [TEAM, ANN]
+    assert [(m.team, m.person, m.role) for m in found.members] == [
+        ("team_1", "user_ann", Role.MEMBER)
+    ]
+    assert list(found.keys) == [key]
+    assert list(found.limits) == [limit]
+    assert list(found.prices) == [price()]
+
+
+def test_every_change_moves_the_revision_and_stands_in_the_audit_log(accounts: SqlAccounts):
+    assert accounts.revision() == 0
+    with_team(accounts)
+    accounts.set_member("team_1", "user_ann", Role.OWNER, "eve", 3.0)
+    accounts.remove_member("team_1", "user_ann", "eve", 4.0)
+    accounts.note("credit", "team_1", "paid", "eve", 5.0)
+    assert accounts.revision() == 5
+    entries = accounts.audit(10)
+    assert [(entry.actor, entry.action, entry.subject) for entry in entries] == [
+        ("admin", "team.create", "team_1"),
+        ("admin", "person.create", "user_ann"),
+        ("eve", "member.set", "team_1"),
+        ("eve", "member.remove", "team_1"),
+        ("eve", "credit", "team_1"),
+    ]
+    assert first_break(entries) is None
+
+
+@pytest.mark.parametrize("change", ["actor", "detail", "gone"])
+def test_an_audit_log_that_was_changed_is_noticed(accounts: SqlAccounts, change: str):
+    with_team(accounts)
+    accounts.note("credit", "team_1", "paid 5", "eve", 5.0)
+    entries = list(accounts.audit(10))
+    if change == "gone":
+        del entries[1]
+    else:
+        entries[1] = replace(entries[1], **{change: "x"})  # type: ignore[arg-type]
+    assert first_break(entries) == 2
+
+
+def test_the_audit_log_and_prices_take_inserts_only(database: Database, accounts: SqlAccounts):
+    with_team(accounts)
+    accounts.add_price(price(), "admin", 1.0)
+    for statement in ("DELETE FROM audit", "UPDATE price SET prompt = 0", "DELETE FROM price"):
+        with (
+            pytest.raises(database.unavailable, match="inserts only"),
+            database.transaction() as transaction,
+        ):
+            transaction.run(statement)
+
+
+def test_the_audit_log_holds_no_digest_and_no_key(accounts: SqlAccounts):
+    with_team(accounts)
+    text, key = api_keys.create("team_1", name="ci", created_at=1.0)
+    accounts.add_key(key, "admin")
+    said = repr(accounts.audit(10))
+    assert text not in said
+    assert text.split("_")[3] not in said
+    assert key.digest.hex() not in said
+
+
+def test_what_does_not_exist_cannot_be_changed(accounts: SqlAccounts):
+    with_team(accounts)
+    _, key = api_keys.create("nobody", name="", created_at=1.0)
+    for change in (
+        lambda: accounts.add_key(key, "admin"),
+        lambda: accounts.replace_key(key, "key.revoke", "admin", 1.0),
+        lambda: accounts.set_member("team_1", "team_1", Role.MEMBER, "admin", 1.0),
+        lambda: accounts.set_member("user_ann", "user_ann", Role.MEMBER, "admin", 1.0),
+        lambda: accounts.remove_member("team_1", "user_ann", "admin", 1.0),
+        lambda: accounts.remove_limit("lim_x", "admin", 1.0),
+        lambda: accounts.add_limit(
+            Limit("lim_2", LimitKind.CONCURRENCY, 1, tenant="nobody"), "admin", 1.0
+        ),
+    ):
+        with pytest.raises(UnknownAccount):
+            change()
+    assert accounts.revision() == 2
+    assert len(accounts.audit(10)) == 2
+
+
+def test_names_and_versions_are_taken_once(accounts: SqlAccounts):
+    with_team(accounts)
+    accounts.add_price(price(), "admin", 1.0)
+    with pytest.raises(AccountExists):
+        accounts.add_tenant(replace(TEAM, id="team_2"), "admin")
+    with pytest.raises(AccountExists):
+        accounts.add_price(price(prompt=7), "admin", 2.0)
+    assert list(accounts.load().prices) == [price()]
+
+
+def test_changes_at_the_same_time_make_one_chain(open_database: OpenDatabase, database: Database):
+    stores = [SqlAccounts(open_database()) for _ in range(3)]
+
+    def change(store: SqlAccounts) -> None:
+        for number in range(8):
+            store.note("credit", "t", str(number), "admin", float(number))
+
+    threads = [threading.Thread(target=change, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = stores[0].audit(100)
+    assert len(entries) == 24
+    assert first_break(entries) is None
+
+
+def test_a_team_is_billed_by_its_members_only(accounts: SqlAccounts):
+    with_team(accounts)
+    _, key = api_keys.create("user_ann", name="", created_at=1.0)
+    accounts.add_key(key, "admin")
+    for role, allowed in ((None, False), (Role.VIEWER, False), (Role.MEMBER, True)):
+        if role is not None:
+            accounts.set_member("team_1", "user_ann", role, "admin", 1.0)
+        directory = Directory.of(accounts.load())
+        if allowed:
+            billed = directory.billed_to(key, "team_1")
+            assert (billed.tenant, billed.key_id) == ("team_1", key.key_id)
+        else:
+            with pytest.raises(PermissionDenied):
+                directory.billed_to(key, "team_1")
+        with pytest.raises(PermissionDenied):
+            directory.billed_to(key, "team_9")
+    assert directory.billed_to(key, "user_ann") is key

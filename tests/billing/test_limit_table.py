@@ -1,0 +1,102 @@
+"""Limits against a model that is told everything and forgets nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from prime_inference.billing.limit_table import LimitTable
+from prime_inference.domain.limits import LimitKind
+from prime_inference.ports.limits import Demand, HoldAsk
+
+KINDS = {"budget": LimitKind.BUDGET_DAILY, "places": LimitKind.CONCURRENCY}
+
+
+class Limits(RuleBasedStateMachine):
+    """One budget and one concurrency limit; requests that settle, die, or repeat themselves."""
+
+    @initialize(most=st.integers(0, 50), places=st.integers(0, 4))
+    def begin(self, most: int, places: int) -> None:
+        self.most = {"budget": most, "places": places}
+        self.table = LimitTable()
+        self.now = 0.0
+        self.live: dict[str, tuple[HoldAsk, float]] = {}
+        self.over: dict[str, HoldAsk] = {}  # settled
+        self.spent = 0
+        self.number = 0
+
+    def ask(self, amount: int) -> HoldAsk:
+        self.number += 1
+        demands = tuple(
+            Demand(name, kind, self.most[name], amount if name == "budget" else 1, window=1)
+            for name, kind in KINDS.items()
+        )
+        return HoldAsk(f"r{self.number}", demands, ttl_s=10.0)
+
+    @property
+    def held(self) -> list[HoldAsk]:
+        return [ask for ask, end in self.live.values() if end > self.now]
+
+    @rule(amount=st.integers(0, 20))
+    def reserve(self, amount: int) -> None:
+        ask = self.ask(amount)
+        money = self.spent + sum(each.demands[0].amount for each in self.held) + amount
+        fits = money <= self.most["budget"] and len(self.held) < self.most["places"]
+        assert self.table.reserve(ask, self.now).granted is fits
+        if fits:
+            self.live[ask.member] = ask, self.now + 10.0
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), times=st.integers(1, 3))
+    def settle(self, data: st.DataObject, times: int) -> None:
+        member = data.draw(st.sampled_from(sorted(self.live)))
+        ask, _ = self.live.pop(member)
+        used = data.draw(st.integers(0, ask.demands[0].amount))
+        for _ in range(times):
+            self.table.settle(ask, [used, 1], self.now)
+        self.spent += used
+        self.over[member] = ask
+
+    @precondition(lambda self: self.over or self.held)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        known = [*self.over.values(), *self.held]
+        ask = data.draw(st.sampled_from(known))
+        assert self.table.reserve(ask, self.now).granted
+
+    @rule(seconds=st.floats(0.5, 12))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(sorted(self.live)))
+        ask, end = self.live[member]
+        self.table.renew(ask, self.now)
+        if end > self.now:
+            self.live[member] = ask, self.now + 10.0
+
+    @invariant()
+    def the_table_knows_what_is_spent_and_left(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        probe: Any = HoldAsk("nobody", self.ask(10**9).demands, 1.0)
+        budget, places = self.table.reserve(probe, self.now).states
+        held = sum(each.demands[0].amount for each in self.held)
+        assert budget.spent == self.spent
+        assert budget.left == max(0, self.most["budget"] - self.spent - held)
+        assert places.left == max(0, self.most["places"] - len(self.held))
+        assert self.spent + held <= self.most["budget"] or self.late
+
+    @property
+    def late(self) -> bool:
+        """A hold that ended and was settled late may have had its money given to another."""
+        return self.now >= 10.0
+
+
+Limits.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+test_limits_agree_with_the_model = Limits.TestCase

@@ -1,0 +1,252 @@
+"""The outbox and the shipper: at least once from the one, exactly once in the ledger."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
+from prime_inference.adapters.sql.ledger import SqlLedger
+from prime_inference.adapters.sql.migrate import migrate
+from prime_inference.adapters.sqlite.database import SqliteDatabase
+from prime_inference.billing.rating import usage_event
+from prime_inference.billing.shipper import BATCH, Shipper
+from prime_inference.domain.errors import CannotStart
+from prime_inference.domain.usage_event import UsageEvent
+from prime_inference.ports.ledger import Applied, LedgerUnavailable
+
+from .samples import generation, price
+
+APPEND_AND_DIE = """
+import os, pathlib, sys
+from prime_inference.adapters.files.outbox import FileOutbox
+from tests.billing.test_outbox import events
+FileOutbox(pathlib.Path(sys.argv[1])).append(events(3))
+os.kill(os.getpid(), 9)
+"""
+
+
+APPEND_TO_A_FULL_DISK = """
+import pathlib, resource, signal, sys
+from prime_inference.adapters.files.outbox import FileOutbox
+from prime_inference.ports.outbox import OutboxUnavailable
+from tests.billing.test_outbox import events
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+outbox = FileOutbox(pathlib.Path(sys.argv[1]))
+outbox.append(events(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))  # as a disk with little room
+for _ in range(2):
+    try:
+        outbox.append(events(3))
+    except OutboxUnavailable:
+        continue
+    sys.exit("it was written")
+"""
+
+
+def events(count: int) -> list[UsageEvent]:
+    return [usage_event(generation(id=f"g{n}"), price()) for n in range(count)]
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Iterator[FileOutbox]:
+    outbox = FileOutbox(tmp_path / "outbox")
+    yield outbox
+    outbox.close()
+
+
+@pytest.fixture
+def reader(outbox: FileOutbox, tmp_path: Path) -> Iterator[FileOutboxReader]:
+    reader = FileOutboxReader(tmp_path / "outbox")
+    yield reader
+    reader.close()
+
+
+def left(folder: Path) -> list[UsageEvent]:
+    """What a shipper that starts now would find."""
+    reader = FileOutboxReader(folder)
+    try:
+        return [event for _, event in reader.oldest(99)]
+    finally:
+        reader.close()
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[SqlLedger]:
+    database = SqliteDatabase(tmp_path / "ledger.db", "normal")
+    migrate(database)
+    yield SqlLedger(database)
+    database.close()
+
+
+class LosesAnswers(SqlLedger):
+    """Applies, and then says that it could not: what a cut connection looks like."""
+
+    losing = True
+
+    def apply(self, source: str, events: Sequence[UsageEvent], now: int) -> Applied:
+        applied = super().apply(source, events, now)
+        if self.losing:
+            raise LedgerUnavailable("the answer was lost")
+        return applied
+
+
+def test_events_come_out_as_they_went_in_and_in_order(outbox: FileOutbox, reader: FileOutboxReader):
+    sent = events(5)
+    outbox.append(sent[:1])
+    outbox.append(sent[1:])
+    assert [event for _, event in reader.oldest(3)] == sent[:3]
+    reader.delete(reader.oldest(3)[-1][0])
+    assert [event for _, event in reader.oldest(9)] == sent[3:]
+    assert outbox.waiting() > 0
+    reader.delete(reader.oldest(9)[-1][0])
+    assert outbox.waiting() == 0
+
+
+def test_what_was_appended_survives_the_death_of_its_process(tmp_path: Path):
+    path = tmp_path / "outbox"
+    child = subprocess.run([sys.executable, "-c", APPEND_AND_DIE, path], check=False)
+    assert child.returncode == -9
+    assert left(path) == events(3)
+
+
+def test_the_outbox_can_be_read_by_its_owner_only(tmp_path: Path, outbox: FileOutbox):
+    outbox.append(events(1))
+    assert (tmp_path / "outbox").stat().st_mode & 0o077 == 0
+    for path in (tmp_path / "outbox").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_an_outbox_that_cannot_be_written_says_so_and_keeps_nothing(tmp_path: Path):
+    child = subprocess.run([sys.executable, "-c", APPEND_TO_A_FULL_DISK, tmp_path / "outbox"])
+    assert child.returncode == 0
+    assert left(tmp_path / "outbox") == events(1)
+
+
+def test_one_process_writes_to_an_outbox(tmp_path: Path, outbox: FileOutbox):
+    with pytest.raises(CannotStart, match="state-dir"):
+        FileOutbox(tmp_path / "outbox")
+
+
+def test_one_shipper_reads_an_outbox(tmp_path: Path, reader: FileOutboxReader):
+    with pytest.raises(CannotStart, match="shipper"):
+        FileOutboxReader(tmp_path / "outbox")
+
+
+@given(cut=st.integers(0, 2_000))
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_is_torn_off_the_end_is_only_the_end(tmp_path: Path, cut: int):
+    with TemporaryDirectory(dir=tmp_path) as folder:
+        outbox = FileOutbox(Path(folder))
+        outbox.append(events(5))
+        outbox.close()
+        (path,) = Path(folder).glob("*.log")
+        data = path.read_bytes()
+        rest = data[: max(0, len(data) - cut)]
+        path.write_bytes(rest)
+        whole = sum(line in rest for line in data.splitlines())  # the line feed is no content
+        outbox = FileOutbox(Path(folder))
+        outbox.append(events(1))
+        outbox.close()
+        assert left(Path(folder)) == events(5)[:whole] + events(1)
+
+
+@given(data=st.data())
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_the_outbox_is_a_queue_over_files_and_restarts(tmp_path: Path, data: st.DataObject):
+    with TemporaryDirectory(dir=tmp_path) as name:
+        folder = Path(name)
+        outbox = FileOutbox(folder, file_bytes=400)  # two events
+        reader = FileOutboxReader(folder)
+        queue: list[UsageEvent] = []
+        made = 0
+        for _ in range(data.draw(st.integers(1, 12))):
+            match data.draw(st.sampled_from(["append", "delete", "writer", "shipper"])):
+                case "append":
+                    new = events(made + data.draw(st.integers(1, 3)))[made:]
+                    made += len(new)
+                    queue += new
+                    outbox.append(new)
+                case "delete":
+                    found = reader.oldest(data.draw(st.integers(1, 4)))
+                    if found:
+                        reader.delete(found[-1][0])
+                        del queue[: len(found)]
+                case "writer":
+                    outbox.close()
+                    outbox = FileOutbox(folder, file_bytes=400)
+                case "shipper":
+                    reader.close()
+                    reader = FileOutboxReader(folder)
+            assert (outbox.waiting() > 0) is bool(queue)
+            assert [event for _, event in reader.oldest(99)] == queue
+        if not queue:
+            assert len(list(folder.glob("*.log"))) == 1
+        outbox.close()
+        reader.close()
+
+
+def test_the_shipper_drains_the_outbox_into_the_ledger(
+    outbox: FileOutbox, reader: FileOutboxReader, books: SqlLedger
+):
+    sent = events(BATCH + 5)
+    outbox.append(sent)
+    shipper = Shipper(reader, books, "r1")
+    shipper.start()
+    shipper.stop()
+    assert (outbox.waiting(), shipper.failing) == (0, False)
+    found = books.verify()
+    assert found.sound
+    assert found.events == len(sent)
+    assert found.revenue == sum(event.cost for event in sent)
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_counts_once(
+    outbox: FileOutbox, reader: FileOutboxReader, tmp_path: Path
+):
+    database = SqliteDatabase(tmp_path / "ledger.db", "normal")
+    migrate(database)
+    books = LosesAnswers(database)
+    outbox.append(events(3))
+    shipper = Shipper(reader, books, "r1")
+    for _ in range(3):
+        with pytest.raises(LedgerUnavailable):
+            shipper.ship_once()
+    assert len(reader.oldest(9)) == 3
+    books.losing = False
+    assert shipper.ship_once() == 3
+    assert outbox.waiting() == 0
+    assert books.verify().events == 3
+    assert books.verify().sound
+    database.close()
+
+
+def test_while_the_ledger_is_away_events_wait_and_then_go(
+    outbox: FileOutbox, reader: FileOutboxReader, tmp_path: Path
+):
+    database = SqliteDatabase(tmp_path / "late.db", "normal")
+    books = SqlLedger(database)  # no tables yet
+    outbox.append(events(2))
+    shipper = Shipper(reader, books, "r1")
+    shipper.start()
+    deadline = time.monotonic() + 10
+    while not shipper.failing:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert outbox.waiting() > 0
+    migrate(database)
+    shipper.stop()
+    assert books.verify().events == 2
+    database.close()

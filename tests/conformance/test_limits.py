@@ -1,0 +1,166 @@
+"""The conformance suite of limits: memory and every Redis there is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+
+from prime_inference.adapters.memory.limits import MemoryLimits
+from prime_inference.adapters.redis.limits import RedisLimits
+from prime_inference.domain.limits import LimitKind
+from prime_inference.ports.limits import Demand, HoldAsk, HoldGrant, LimitStore
+from tests.redis_server import RedisServer
+
+members = count(1)
+DAY = 20_000
+
+
+@pytest.fixture
+async def limits(redis_or_memory: RedisServer | None) -> AsyncIterator[LimitStore]:
+    store: LimitStore
+    if redis_or_memory is None:
+        store = MemoryLimits(time.monotonic)
+    else:
+        redis_or_memory.command("FLUSHALL")
+        store = RedisLimits(redis_or_memory.url, call_s=5, connect_s=5)
+    yield store
+    await store.close()
+
+
+def budget(amount: int, most: int = 100, **fields: int) -> Demand:
+    return Demand("budget", LimitKind.BUDGET_DAILY, most, amount, **{"window": DAY, **fields})
+
+
+def places(most: int, amount: int = 1) -> Demand:
+    return Demand("places", LimitKind.CONCURRENCY, most, amount)
+
+
+def rate(amount: int, most: int) -> Demand:
+    return Demand("rate", LimitKind.TOKENS_PER_MINUTE, most, amount)
+
+
+def ask(*demands: Demand, ttl_s: float = 30.0) -> HoldAsk:
+    return HoldAsk(f"request-{next(members)}", demands, ttl_s)
+
+
+async def test_a_budget_is_held_then_spent(limits: LimitStore):
+    first = ask(budget(60))
+    grant = await limits.reserve(first)
+    assert (grant.granted, grant.states[0].left, grant.states[0].spent) == (True, 40, 0)
+    assert (await limits.reserve(ask(budget(41)))).refused == 0
+    await limits.settle([(first, [25])])
+    grant = await limits.reserve(ask(budget(75)))
+    assert (grant.granted, grant.states[0].left, grant.states[0].spent) == (True, 0, 25)
+
+
+async def test_two_hundred_at_once_never_hold_more_than_the_budget(limits: LimitStore):
+    grants = await asyncio.gather(*(limits.reserve(ask(budget(10))) for _ in range(200)))
+    assert sum(grant.granted for grant in grants) == 10
+
+
+async def test_a_hold_is_all_or_nothing(limits: LimitStore):
+    refused = await limits.reserve(ask(rate(50, 100), places(5), budget(101)))
+    assert refused.refused == 2
+    assert [state.left for state in refused.states] == [100, 5, 100]
+    granted = await limits.reserve(ask(rate(100, 100), places(5), budget(100)))
+    assert granted.granted
+
+
+async def test_reserving_and_settling_twice_counts_once(limits: LimitStore):
+    wanted = ask(budget(60), places(2), rate(30, 100))
+    for _ in range(3):
+        assert (await limits.reserve(wanted)).granted
+    for _ in range(3):
+        await limits.settle([(wanted, [10, 1, 30])])
+    assert (await limits.reserve(wanted)).granted  # a repeat that comes late
+    grant = await limits.reserve(ask(budget(0), places(2, 0), rate(0, 100)))
+    assert [state.left for state in grant.states[:2]] == [90, 2]
+    assert grant.states[2].left in (70, 71, 72, 73)  # it fills while we look
+
+
+async def test_a_hold_ends_by_itself_and_a_late_settlement_still_counts(limits: LimitStore):
+    late = ask(budget(100), places(1), ttl_s=0.1)
+    assert (await limits.reserve(late)).granted
+    assert not (await limits.reserve(ask(budget(1)))).granted
+    await asyncio.sleep(0.15)
+    other = ask(budget(60), places(1))
+    assert (await limits.reserve(other)).granted
+    await limits.settle([(late, [30, 1])])
+    grant = await limits.reserve(ask(budget(11)))
+    assert (grant.refused, grant.states[0].spent, grant.states[0].left) == (0, 30, 10)
+
+
+async def test_a_renewed_hold_stays_and_an_ended_one_stays_ended(limits: LimitStore):
+    kept, ended = ask(places(2), ttl_s=0.4), ask(places(2), ttl_s=0.1)
+    await limits.reserve(kept)
+    await limits.reserve(ended)
+    await asyncio.sleep(0.2)
+    longer = [HoldAsk(each.member, each.demands, 30.0) for each in (kept, ended)]
+    await limits.renew(longer)
+    await asyncio.sleep(0.4)
+    grant = await limits.reserve(ask(places(2, 0)))
+    assert grant.states[0].left == 1
+
+
+async def test_a_rate_fills_again_and_says_how_long_it_takes(limits: LimitStore):
+    assert (await limits.reserve(ask(rate(600, 600)))).granted
+    refused = await limits.reserve(ask(rate(300, 600)))
+    assert refused.refused == 0
+    assert 25 < refused.states[0].wait_s <= 30
+    await asyncio.sleep(0.25)  # ten a second
+    assert (await limits.reserve(ask(rate(2, 600)))).granted
+
+
+async def test_what_was_reserved_of_a_rate_and_not_used_is_given_back(limits: LimitStore):
+    wanted = ask(rate(600, 600))
+    await limits.reserve(wanted)
+    await limits.settle([(wanted, [100])])
+    assert (await limits.reserve(ask(rate(500, 600)))).granted
+
+
+async def test_more_than_a_whole_minute_takes_a_whole_minute(limits: LimitStore):
+    assert (await limits.reserve(ask(rate(5_000, 600)))).granted
+    assert not (await limits.reserve(ask(rate(300, 600)))).granted
+
+
+async def test_a_limit_of_nothing_lets_nothing_through(limits: LimitStore):
+    for demand in (rate(1, 0), places(0), budget(1, 0)):
+        assert (await limits.reserve(ask(demand))).refused == 0
+
+
+async def test_a_new_window_begins_with_nothing_spent(limits: LimitStore):
+    old = ask(budget(80))
+    await limits.reserve(old)
+    await limits.settle([(old, [80])])
+    grant = await limits.reserve(ask(budget(100, window=DAY + 1)))
+    assert (grant.granted, grant.states[0].spent) == (True, 0)
+
+
+async def test_what_is_settled_after_its_window_does_not_burden_the_next(limits: LimitStore):
+    old = ask(budget(80))
+    await limits.reserve(old)
+    await limits.reserve(ask(budget(1, window=DAY + 1)))
+    await limits.settle([(old, [80])])
+    grant = await limits.reserve(ask(budget(99, window=DAY + 1)))
+    assert grant.granted
+
+
+async def test_an_empty_store_learns_what_was_spent_from_whoever_has_seen_it(limits: LimitStore):
+    grant = await limits.reserve(ask(budget(21, seen=80)))
+    assert (grant.refused, grant.states[0].spent) == (0, 80)
+    assert (await limits.reserve(ask(budget(20, seen=10)))).granted  # the highest stands
+
+
+async def test_budgets_of_millions_are_exact(limits: LimitStore):
+    most = 2**52
+    first = ask(budget(most - 1, most))
+    assert (await limits.reserve(first)).granted
+    assert (await limits.reserve(ask(budget(2, most)))).refused == 0
+    assert (await limits.reserve(ask(budget(1, most)))).granted
+    await limits.settle([(first, [most - 1])])
+    grant: HoldGrant = await limits.reserve(ask(budget(1, most)))
+    assert (grant.refused, grant.states[0].spent) == (0, most - 1)

@@ -1,0 +1,253 @@
+"""Stands in for a Kubernetes API server with Dynamo's operator; a cluster does not exist here.
+
+Enforces what a controller meets: the schema of DynamoGraphDeployment v1beta1 as its Go types
+declare it (fields, enums, patterns, bounds), resource versions, conflicts, watches that end,
+and versions too old to watch from. Pod templates and other kinds are taken as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Object = dict[str, Any]
+
+SPEC_FIELDS = {
+    "annotations", "labels", "priorityClassName", "components", "env", "backendFramework",
+    "restart", "topologyConstraint", "experimental", "providerOverride",
+}  # fmt: skip
+COMPONENT_FIELDS = {
+    "name", "type", "runtimeVersionOverride", "globalDynamoNamespace", "podTemplate", "replicas",
+    "minAvailable", "multinode", "roles", "sharedMemorySize", "modelRef", "scalingAdapter",
+    "eppConfig", "frontendSidecar", "dynamoSidecar", "compilationCache", "topologyConstraint",
+    "experimental", "providerOverride",
+}  # fmt: skip
+TYPES = {"frontend", "worker", "prefill", "decode", "planner", "epp"}
+NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?")
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+KEPT_VERSIONS = 50  # of the watch's history; a real server keeps some minutes
+
+
+def faults(graph: Object) -> Iterator[str]:
+    """What the CRD's schema and admission say against a graph."""
+    spec = graph.get("spec", {})
+    yield from (f"spec.{name}: unknown field" for name in spec.keys() - SPEC_FIELDS)
+    if spec.get("backendFramework") not in ("sglang", "vllm", "trtllm"):
+        yield "spec.backendFramework: not one of sglang, vllm, trtllm"
+    components = spec.get("components", [])
+    if len(components) > 25:
+        yield "spec.components: more than 25"
+    names = [component.get("name", "").lower() for component in components]
+    if len(set(names)) < len(names):
+        yield "spec.components: names must be unique case-insensitively"
+    for component in components:
+        yield from _component_faults(component)
+
+
+def _component_faults(component: Object) -> Iterator[str]:
+    where = f"spec.components[{component.get('name')}]"
+    unknown = component.keys() - COMPONENT_FIELDS
+    yield from (f"{where}.{name}: unknown field" for name in unknown)
+    if not NAME.fullmatch(component.get("name", "")) or len(component["name"]) > 63:
+        yield f"{where}.name: no valid name"
+    if component.get("type") not in TYPES:
+        yield f"{where}.type: unknown"
+    if component.get("replicas", 1) < 0:
+        yield f"{where}.replicas: below 0"
+    if "multinode" in component and component["multinode"].get("nodeCount", 0) < 2:
+        yield f"{where}.multinode.nodeCount: below 2"
+    containers = component.get("podTemplate", {}).get("spec", {}).get("containers", [])
+    main = [one for one in containers if one.get("name") == "main"]
+    if not main or not main[0].get("image"):
+        yield f"{where}.podTemplate: no container 'main' with an image"
+    elif not re.search(r":v?\d+\.\d+\.\d+", main[0]["image"]) and not component.get(
+        "runtimeVersionOverride"
+    ):
+        yield f"{where}: runtimeVersionOverride is needed for an image without a version"
+
+
+def metadata_faults(body: Object) -> Iterator[str]:
+    """What every object's metadata must be."""
+    metadata = body.get("metadata", {})
+    if not OBJECT_NAME.fullmatch(metadata.get("name", "")) or len(metadata["name"]) > 63:
+        yield "metadata.name: no valid name"
+    for key, value in metadata.get("labels", {}).items():
+        if not LABEL_VALUE.fullmatch(value) or len(value) > 63:
+            yield f"metadata.labels[{key}]: no valid value"
+
+
+class ApiServer:
+    """One namespace. `objects` by (plural, name)."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Object] = {}
+        self.version = 100
+        self.history: list[tuple[int, str, str, Object]] = []
+        self.conflicts = 0  # writes that will meet somebody else's first
+        self.watches = 0
+        self._changed = asyncio.Condition()
+        self._cut = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> ApiServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    # -- what a test does to it
+
+    async def operate(self, name: str, state: str) -> None:
+        """What the operator would write into a graph's status."""
+        key = ("dynamographdeployments", name)
+        graph = copy.deepcopy(self.objects[key])
+        ready = "True" if state == "successful" else "False"
+        graph["status"] = {"state": state, "conditions": [{"type": "Ready", "status": ready}]}
+        await self._store("MODIFIED", key, graph)
+
+    async def end_watches(self) -> None:
+        """As a server does that is restarted."""
+        async with self._changed:
+            self._cut += 1
+            self._changed.notify_all()
+
+    def forget_history(self) -> None:
+        """Versions before now are too old to watch from."""
+        self.history.clear()
+
+    def names(self, plural: str) -> list[str]:
+        return sorted(name for kind, name in self.objects if kind == plural)
+
+    # -- HTTP
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                method, target, _ = head.split(" ", 2)
+                length = re.search(r"content-length: (\d+)", head, re.I)
+                body = await reader.readexactly(int(length[1])) if length else b""
+                url = urlsplit(target)
+                query = {name: values[0] for name, values in parse_qs(url.query).items()}
+                if "watch" in query:
+                    await self._watch(writer, url.path, query)
+                    return
+                status, answer = await self._answer(method, url.path, query, body)
+                data = json.dumps(answer).encode()
+                writer.write(
+                    f"HTTP/1.1 {status} X\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+                )
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _answer(
+        self, method: str, path: str, query: dict[str, str], body: bytes
+    ) -> tuple[int, Object]:
+        plural, _, name = path.partition("/namespaces/prime/")[2].partition("/")
+        key = (plural, name)
+        if method == "GET" and not name:
+            found = [one for (kind, _), one in self.objects.items() if kind == plural]
+            items = [one for one in found if _matches(one, query.get("labelSelector", ""))]
+            return 200, {"items": items, "metadata": {"resourceVersion": str(self.version)}}
+        if method == "POST":
+            return await self._create(plural, json.loads(body))
+        if key not in self.objects:
+            return 404, {"message": "not found"}
+        if method == "GET":
+            return 200, self.objects[key]
+        if method == "DELETE":
+            await self._store("DELETED", key, self.objects[key])
+            return 200, {}
+        return await self._replace(key, json.loads(body))
+
+    async def _create(self, plural: str, new: Object) -> tuple[int, Object]:
+        key = (plural, new["metadata"]["name"])
+        if key in self.objects:
+            return 409, {"message": "exists"}
+        wrong = [*metadata_faults(new), *(faults(new) if plural.startswith("dynamo") else ())]
+        if wrong:
+            return 422, {"message": "; ".join(wrong)}
+        await self._store("ADDED", key, new)
+        return 201, new
+
+    async def _replace(self, key: tuple[str, str], new: Object) -> tuple[int, Object]:
+        if self.conflicts:
+            self.conflicts -= 1
+            await self._store("MODIFIED", key, copy.deepcopy(self.objects[key]))
+        old = self.objects[key]
+        if new["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
+            return 409, {"message": "changed"}
+        wrong = [*metadata_faults(new), *(faults(new) if key[0].startswith("dynamo") else ())]
+        if wrong:
+            return 422, {"message": "; ".join(wrong)}
+        await self._store("MODIFIED", key, new)
+        return 200, new
+
+    async def _store(self, kind: str, key: tuple[str, str], value: Object) -> None:
+        self.version += 1
+        value = copy.deepcopy(value)
+        value["metadata"]["resourceVersion"] = str(self.version)
+        if kind == "DELETED":
+            del self.objects[key]
+        else:
+            self.objects[key] = value
+        async with self._changed:
+            self.history.append((self.version, kind, key[0], value))
+            del self.history[:-KEPT_VERSIONS]
+            self._changed.notify_all()
+
+    async def _watch(self, writer: asyncio.StreamWriter, path: str, query: dict[str, str]) -> None:
+        self.watches += 1
+        plural = path.rpartition("/")[2]
+        after, cut = int(query["resourceVersion"]), self._cut
+        oldest = self.history[0][0] if self.history else self.version + 1
+        if after + 1 < oldest and after < self.version:
+            writer.write(b"HTTP/1.1 410 Gone\r\ncontent-length: 2\r\n\r\n{}")
+            await writer.drain()
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
+        while True:
+            for version, kind, which, value in list(self.history):
+                if version > after and which == plural:
+                    if _matches(value, query.get("labelSelector", "")):
+                        event = json.dumps({"type": kind, "object": value})
+                        writer.write(event.encode() + b"\n")
+                    after = version
+            await writer.drain()
+            async with self._changed:
+                if self._cut != cut:
+                    return
+                if not any(version > after for version, *_ in self.history):
+                    await self._changed.wait()
+            if self._cut != cut:
+                return
+            after = max(after, *(v for v, _, which, _ in self.history if which != plural), after)
+
+
+def _matches(value: Object, selector: str) -> bool:
+    labels = value["metadata"].get("labels", {})
+    pairs = [pair.split("=", 1) for pair in selector.split(",") if pair]
+    return all(labels.get(name) == wanted for name, wanted in pairs)

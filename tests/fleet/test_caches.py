@@ -1,0 +1,73 @@
+"""Cache reports from the text that processes write."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from prime_inference.fleet.caches import CacheReport, cache_report, families
+
+ROUTER = """
+# TYPE dynamo_component_router_input_sequence_tokens histogram
+dynamo_component_router_input_sequence_tokens_bucket{phase="prefill",le="+Inf"} 4
+dynamo_component_router_input_sequence_tokens_sum{phase="prefill"} 1000
+dynamo_component_router_input_sequence_tokens_count{phase="prefill"} 4
+dynamo_component_router_input_sequence_tokens_sum{phase="decode"} 1000
+# TYPE dynamo_component_router_kv_selected_cached_prefix_tokens counter
+dynamo_component_router_kv_selected_cached_prefix_tokens_total{phase="prefill"} 700
+dynamo_component_router_kv_selected_cached_prefix_tokens_total{phase="decode"} 0
+"""
+
+VLLM = """
+# TYPE vllm:external_prefix_cache_queries counter
+vllm:external_prefix_cache_queries_total{engine="0"} 300
+vllm:external_prefix_cache_queries_total{engine="1"} 100
+# TYPE vllm:external_prefix_cache_hits counter
+vllm:external_prefix_cache_hits_total{engine="0"} 100
+# TYPE vllm:request_queue_time_seconds histogram
+vllm:request_queue_time_seconds_sum 3.0
+vllm:request_queue_time_seconds_count 6
+# TYPE vllm:nixl_xfer_time_seconds histogram
+vllm:nixl_xfer_time_seconds_sum 0.3
+vllm:nixl_xfer_time_seconds_count 3
+"""
+
+MOCKER = """
+# TYPE dynamo_work_handler_permit_wait_seconds histogram
+dynamo_work_handler_permit_wait_seconds_sum 0.2
+dynamo_work_handler_permit_wait_seconds_count 2
+"""
+
+
+def test_a_request_counts_where_its_prompt_is_computed():
+    report = cache_report(ROUTER, [])
+    assert (report.prompt_tokens, report.cached_tokens, report.hit_rate) == (1000, 700, 0.7)
+
+
+def test_the_second_tier_the_queue_and_transfers_are_the_workers_word():
+    report = cache_report(ROUTER, [VLLM, VLLM])
+    assert report.host_hit_rate == pytest.approx(0.25)
+    assert report.queue_seconds == pytest.approx(0.5)
+    assert report.transfer_seconds == pytest.approx(0.1)
+
+
+def test_dynamos_own_queue_stands_in_where_the_engine_has_none():
+    assert cache_report("", [MOCKER]).queue_seconds == pytest.approx(0.1)
+
+
+def test_what_nobody_says_is_not_zero():
+    assert cache_report("", [""]) == CacheReport()
+    assert CacheReport().hit_rate is None
+    assert CacheReport().host_hit_rate is None
+
+
+def test_reports_in_prometheus_form():
+    class Reports:
+        def collect(self):
+            return families([("x", "dc-a", cache_report(ROUTER, [VLLM]))])
+
+    registry = CollectorRegistry()
+    registry.register(Reports())
+    text = generate_latest(registry).decode()
+    assert 'prime_fleet_cached_tokens{datacenter="dc-a",deployment="x"} 700.0' in text
+    assert 'prime_fleet_queue_seconds{datacenter="dc-a",deployment="x"} 0.5' in text

@@ -1,0 +1,340 @@
+"""The controller over real interfaces: a launcher's processes, and Kubernetes' API."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from prime_inference.fleet.catalogue import find_spec
+from prime_inference.fleet.controller.controller import Controller
+from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
+from prime_inference.fleet.controller.kubernetes_client import Conflict, Invalid, KubernetesClient
+from prime_inference.fleet.controller.kubernetes_datacenter import KubernetesDatacenter, state_of
+from prime_inference.fleet.controller.local_datacenter import LocalDatacenter
+from prime_inference.fleet.controller.overflow import Overflow, OverflowSettings
+from prime_inference.fleet.controller.reconcile import Found
+from prime_inference.fleet.controller.scaling import Scaling
+from prime_inference.fleet.fleet import PlannedDeployment
+from prime_inference.fleet.kubernetes import graph
+from prime_inference.fleet.launcher import processes
+from prime_inference.fleet.launcher.state import StateFolder
+from tests.fleet.api_server import ApiServer, faults
+from tests.fleet.fleets import PATIENCE_SECONDS
+from tests.fleet.stand_in import interpreter
+
+GLM = find_spec("glm-5.3-gb200")
+
+
+def planned(spec, name="x", datacenter="a", slots=4):
+    return PlannedDeployment(
+        name, datacenter, replace(spec, limits=replace(spec.limits, slots=slots))
+    )
+
+
+async def stepped(controller, holds):
+    """Step until `holds`; the last decision."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        decision = await controller.step()
+        if holds():
+            return decision
+        assert time.monotonic() < end, controller.found
+        await asyncio.sleep(0.02)
+
+
+class Lists:
+    """What gateways were told, one list after another."""
+
+    def __init__(self):
+        self.all = []
+
+    def __call__(self, ready):
+        self.all.append([one.id for one in ready])
+
+    @property
+    def last(self):
+        return self.all[-1] if self.all else []
+
+
+# -- over the launcher
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
+async def test_a_local_deployment_is_replaced_without_a_gap_and_taken_over_by_the_next_controller(
+    tmp_path,
+):
+    folder = StateFolder(tmp_path / "dc")
+    python = interpreter(tmp_path)
+    pools = {role: {"replicas": 1} for role in ("prefill", "decode")}
+    small = find_spec("mocker", changes={"topology": pools})
+    lists = Lists()
+    datacenter = LocalDatacenter("a", folder, python=python, base=tmp_path)
+    await datacenter.open()
+    try:
+        controller = Controller([datacenter], lists, notice_seconds=0.0)
+        controller.want([planned(small)])
+        await stepped(controller, lambda: len(lists.last) == 1)
+        (first,) = lists.last
+        controller.want([planned(small, slots=5)])
+        await stepped(controller, lambda: lists.last and lists.last != [first])
+        (second,) = lists.last
+        assert [] not in lists.all[1:]  # once it served, something was always listed
+        await stepped(controller, lambda: [one.name for one in controller.found] == [second])
+    finally:
+        await datacenter.close(stop=False)
+    before = processes.find(str(folder.folder))
+    assert {name.partition("/")[0] for name in before} == {second}
+
+    again = LocalDatacenter("a", folder, python=python, base=tmp_path)
+    await again.open()
+    try:
+        taken = Controller([again], lists, notice_seconds=0.0)
+        taken.want([planned(small, slots=5)])
+        await stepped(taken, lambda: [one.state for one in taken.found] == ["ready"])
+        assert processes.find(str(folder.folder)) == before
+    finally:
+        await again.close(stop=True)
+    assert processes.find(str(folder.folder)) == {}
+
+
+# -- over Kubernetes
+
+
+@pytest.fixture
+async def server():
+    async with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server):
+    client = KubernetesClient(httpx.AsyncClient(base_url=server.url, trust_env=False), "prime")
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def cluster(client):
+    datacenter = KubernetesDatacenter("a", client)
+    await datacenter.open()
+    yield datacenter
+    await datacenter.close()
+
+
+async def operated(server, controller, lists, count=1):
+    """Step until as many graphs are there and listed, an operator making each ready."""
+
+    end = time.monotonic() + PATIENCE_SECONDS
+    while len(lists.last) != count:
+        assert time.monotonic() < end, (server.names("dynamographdeployments"), lists.all)
+        await controller.step()
+        for name in server.names("dynamographdeployments"):
+            graph = server.objects["dynamographdeployments", name]
+            if state_of(graph) == "starting":
+                await server.operate(name, "successful")
+        await asyncio.sleep(0.02)
+    return lists.last
+
+
+async def test_a_graph_is_created_listed_when_ready_and_replaced_beside_the_old_one(
+    server, cluster
+):
+    lists = Lists()
+    controller = Controller([cluster], lists, notice_seconds=0.0)
+    controller.want([planned(GLM)])
+    (first,) = await operated(server, controller, lists)
+    assert server.names("networkpolicies") == [f"{first}-engines", f"{first}-frontend"]
+    assert f"{first}-mooncake" in server.names("services")
+
+    controller.want([planned(GLM, slots=5)])
+    await stepped(controller, lambda: len(server.names("dynamographdeployments")) == 2)
+    (second,) = set(server.names("dynamographdeployments")) - {first}
+    await server.operate(second, "failed")
+    for _ in range(5):
+        await controller.step()
+        await asyncio.sleep(0.02)
+    assert lists.last == [first]  # the new one is broken: the old one goes on
+    await server.operate(second, "successful")
+    await stepped(controller, lambda: server.names("dynamographdeployments") == [second])
+    assert lists.last == [second]
+    assert [] not in lists.all[1:]
+    await stepped(controller, lambda: server.names("services") == [f"{second}-mooncake"])
+    assert server.names("networkpolicies") == [f"{second}-engines", f"{second}-frontend"]
+
+
+async def test_a_watch_that_ends_goes_on_and_one_too_old_begins_anew(server, cluster):
+    lists = Lists()
+    controller = Controller([cluster], lists, notice_seconds=0.0)
+    controller.want([planned(GLM)])
+    (name,) = await operated(server, controller, lists)
+    watches = server.watches
+    await server.end_watches()
+    await server.operate(name, "failed")
+    await stepped(controller, lambda: controller.found[0].state == "failing")
+    assert server.watches > watches
+
+    await server.end_watches()
+    await server.operate(name, "pending")
+    server.forget_history()  # whoever watches from before must list anew
+    await server.end_watches()
+    await stepped(controller, lambda: controller.found[0].state == "starting")
+    await server.operate(name, "successful")
+    await stepped(controller, lambda: controller.found[0].state == "ready")
+
+
+async def test_a_write_that_meets_another_is_made_on_top_of_it(server, client):
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "x", "namespace": "prime"},
+        "data": {"a": "1"},
+    }
+    await client.apply(config)
+    server.conflicts = 1
+    with pytest.raises(Conflict):
+        await client.apply(config | {"data": {"a": "2"}})
+    await client.apply(config | {"data": {"a": "2"}})
+    assert server.objects["configmaps", "x"]["data"] == {"a": "2"}
+    version = server.version
+    await client.apply(config | {"data": {"a": "2"}})
+    assert server.version == version  # nothing to write
+
+
+async def test_an_object_that_the_schema_refuses_is_not_taken(server, client, cluster):
+    graph = {
+        "apiVersion": "nvidia.com/v1beta1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": {"name": "x"},
+        "spec": {"backendFramework": "vllm", "components": [{"name": "a", "type": "wroker"}]},
+    }
+    with pytest.raises(Invalid, match=r"type: unknown.*no container 'main'"):
+        await client.apply(graph)
+    odd = planned(replace(GLM, image="mine:latest"))
+    controller = Controller([cluster], Lists(), notice_seconds=0.0)
+    controller.want([odd])
+    for _ in range(3):
+        await controller.step()
+        await asyncio.sleep(0.02)
+    assert server.names("dynamographdeployments") == []
+
+
+async def test_a_datacenter_that_does_not_answer_keeps_what_is_listed(server, cluster):
+    class Silent:
+        id = "b"
+
+        def __init__(self):
+            self.answers = True
+            self.calls = []
+
+        async def instances(self):
+            if not self.answers:
+                raise DatacenterUnreachable("no route")
+            return self.calls
+
+        async def start(self, start):
+            one = Found(
+                start.name, start.planned.id, start.content, "b", "m", "ready", "http://b/v1"
+            )
+            self.calls.append(one)
+
+        async def drain(self, found):
+            raise AssertionError("nothing is drained where nobody answers")
+
+    other, lists = Silent(), Lists()
+    controller = Controller([cluster, other], lists, notice_seconds=0.0)
+    controller.want([planned(GLM), planned(GLM, "y", "b")])
+    both = await operated(server, controller, lists, count=2)
+    other.answers = False
+    controller.want([planned(GLM), planned(GLM, "y", "b", slots=9)])
+    for _ in range(3):
+        await controller.step()
+    assert lists.last == both
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ({}, "starting"),
+        ({"state": "deploying", "conditions": [{"type": "Ready", "status": "False"}]}, "starting"),
+        ({"state": "failed"}, "failing"),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, "ready"),
+    ],
+)
+def test_the_state_of_a_graph(status, state):
+    assert state_of({"metadata": {}, "status": status}) == state
+    gone = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": status}
+    assert state_of(gone) == "draining"
+
+
+@pytest.mark.parametrize("name", ["glm-5.3-gb200", "glm-5.3-h200", "qwen3-0.6b", "mocker"])
+def test_every_rendered_graph_keeps_to_the_schema(name):
+    rendered = graph(planned(find_spec(name)), "prime")
+    assert list(faults(rendered)) == []
+    rendered["spec"]["components"][0]["replcias"] = 1
+    assert list(faults(rendered)) == ["spec.components[frontend].replcias: unknown field"]
+
+
+# -- overflow
+
+
+class Everywhere:
+    """A datacenter in which everything is ready at once."""
+
+    def __init__(self, name):
+        self.id = name
+        self.there = {}
+
+    async def instances(self):
+        return list(self.there.values())
+
+    async def start(self, start):
+        model = start.planned.spec.model.id
+        self.there[start.name] = Found(
+            start.name, start.planned.id, start.content, self.id, model, "ready", "http://x/v1"
+        )
+
+    async def drain(self, found):
+        del self.there[found.name]
+
+
+async def test_a_full_model_overflows_into_another_datacenter_and_shrinks_again():
+    clock, busy = [0.0], [4]
+
+    async def in_flight(found):
+        return busy[0]
+
+    settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
+    lists, one, other = Lists(), Everywhere("a"), Everywhere("b")
+    controller = Controller(
+        [one, other],
+        lists,
+        scaling=Scaling(Overflow(settings), {"a": 64, "b": 128}),
+        in_flight=in_flight,
+        now=lambda: clock[0],
+        notice_seconds=0.0,
+    )
+    controller.want([planned(GLM)])
+    for _ in range(3):
+        await controller.step()
+    assert len(lists.last) == 1
+    clock[0] += 61
+    for _ in range(3):
+        await controller.step()
+    assert len(lists.last) == 2
+    assert [found.deployment for found in other.there.values()] == ["x-over1"]
+    clock[0] += 1000  # still full, but the budget is spent
+    for _ in range(3):
+        await controller.step()
+    assert len(lists.last) == 2
+    busy[0] = 0
+    await controller.step()
+    clock[0] += 601
+    for _ in range(3):
+        await controller.step()
+    assert len(lists.last) == 1
+    assert other.there == {}

@@ -1,0 +1,300 @@
+"""The launcher, over real child processes that stand in for Dynamo's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+import msgspec
+import pytest
+
+from prime_inference.fleet.errors import FleetNotRunning, FleetRefused, FleetRunning
+from prime_inference.fleet.launcher import processes
+from prime_inference.fleet.launcher.control import Command, ask, listening
+from prime_inference.fleet.launcher.keeper import PROBES_MISSED, Keeper
+from prime_inference.fleet.launcher.lifecycle import Lifecycle, Readiness
+from prime_inference.fleet.launcher.ports import FIRST, LAST, Ports
+from prime_inference.fleet.launcher.readiness import parse_readiness
+from prime_inference.fleet.launcher.run import bring_down, fleet_folder
+from prime_inference.fleet.launcher.state import ProcessRecord
+from prime_inference.fleet.launcher.supervisor import end_without_supervisor
+from prime_inference.fleet.local import Process
+from tests.fleet.fleets import (
+    PATIENCE_SECONDS,
+    all_in,
+    cleaned,
+    deployment,
+    listed,
+    pids,
+    running,
+    supervisor_of,
+    until,
+    write_fleet,
+)
+from tests.fleet.stand_in import interpreter
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
+
+
+async def test_a_fleet_comes_up_and_is_listed_for_gateways(tmp_path):
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        status = await supervisor.status()
+        assert deployment(status, "tiny-a")["workers"] == {"prefill": 2, "decode": 2}
+        assert len(pids(status)) == 5 + 3
+        await asyncio.sleep(0.3)
+        assert listed(supervisor, tmp_path / "state") == ["tiny-a", "tiny-b"]
+
+
+async def test_a_worker_that_is_killed_is_started_again(tmp_path):
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        before = pids(await supervisor.status())
+        os.kill(before["tiny-a/decode-0"], signal.SIGKILL)
+        await until(supervisor, lambda status: deployment(status, "tiny-a")["state"] == "degraded")
+        after = pids(await until(supervisor, lambda status: all_in(status, "ready")))
+        changed = {name for name in after if after[name] != before[name]}
+        assert changed == {"tiny-a/decode-0"}
+
+
+async def test_a_dead_frontend_leaves_the_list_and_comes_back_where_it_was(tmp_path):
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        before = await supervisor.status()
+        os.kill(pids(before)["tiny-b/frontend"], signal.SIGSTOP)
+        await until(supervisor, lambda status: deployment(status, "tiny-b")["state"] == "failing")
+        await asyncio.sleep(0.3)
+        assert listed(supervisor, tmp_path / "state") == ["tiny-a"]
+        os.kill(pids(before)["tiny-b/frontend"], signal.SIGKILL)
+        after = await until(supervisor, lambda status: all_in(status, "ready"))
+        assert deployment(after, "tiny-b")["base_url"] == deployment(before, "tiny-b")["base_url"]
+
+
+async def test_a_pool_grows_and_shrinks(tmp_path):
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        await supervisor.scale("tiny-b", "decode", 3)
+        grown = await until(
+            supervisor, lambda status: deployment(status, "tiny-b")["workers"].get("decode") == 3
+        )
+        kept = pids(grown)["tiny-b/decode-0"]
+        await supervisor.scale("tiny-b", "decode", 1)
+        shrunk = await until(
+            supervisor, lambda status: deployment(status, "tiny-b")["workers"].get("decode") == 1
+        )
+        assert pids(shrunk)["tiny-b/decode-0"] == kept
+        with pytest.raises(FleetRefused, match="no pool 'decoder': it has prefill, decode"):
+            await supervisor.scale("tiny-b", "decoder", 1)
+        with pytest.raises(FleetRefused, match="1 to 64 workers, not 0"):
+            await supervisor.scale("tiny-b", "decode", 0)
+
+
+async def test_a_drain_waits_for_answers_in_flight_and_a_restart_undoes_it(tmp_path):
+    state_dir = tmp_path / "state"
+    async with running(write_fleet(tmp_path), state_dir) as supervisor:
+        folder = fleet_folder(state_dir, supervisor.fleet)
+        in_flight = folder.discovery("tiny-b") / "in-flight"
+        in_flight.write_text("1")
+        draining = asyncio.create_task(supervisor.drain("tiny-b"))
+        await until(supervisor, lambda status: deployment(status, "tiny-b")["state"] == "draining")
+        await asyncio.sleep(0.3)
+        assert listed(supervisor, state_dir) == ["tiny-a"]
+        await asyncio.sleep(1.5)  # longer than it waits for gateways to notice
+        assert not draining.done()
+        in_flight.write_text("0")
+        await draining
+        status = await until(
+            supervisor, lambda status: deployment(status, "tiny-b")["state"] == "stopped"
+        )
+        assert not deployment(status, "tiny-b")["wanted"]
+        await supervisor.restart("tiny-b", None)
+        await until(supervisor, lambda status: all_in(status, "ready"))
+
+
+async def test_a_rolling_restart_replaces_every_worker_and_no_frontend(tmp_path):
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        before = pids(await supervisor.status())
+        await supervisor.restart("tiny-b", None)
+        after = pids(await supervisor.status())
+        changed = {name for name in after if after[name] != before[name]}
+        assert changed == {"tiny-b/prefill-0", "tiny-b/decode-0"}
+        with pytest.raises(FleetRefused, match="no process 'decode-7'"):
+            await supervisor.restart("tiny-b", "decode-7")
+        with pytest.raises(FleetRefused, match="no deployment 'tiny-c': there are tiny-a, tiny-b"):
+            await supervisor.restart("tiny-c", None)
+
+
+async def test_processes_outlive_a_killed_supervisor_and_the_next_one_takes_them_over(tmp_path):
+    file, state_dir = write_fleet(tmp_path), tmp_path / "state"
+    async with cleaned(file, state_dir) as folder:
+        first = await asyncio.create_subprocess_exec(
+            *[
+                sys.executable, "-m", "prime_inference.cli", "inference", "fleet", "up", str(file),
+                "--state-dir", str(state_dir), "--python", interpreter(tmp_path), "-o", "json",
+            ],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        assert first.stdout is not None
+        document = await first.stdout.readuntil(b"\n}\n")
+        before = pids(msgspec.json.decode(document))
+        first.kill()
+        await first.wait()
+        assert all(processes.identity_of(pid) for pid in before.values())
+        with pytest.raises(FleetNotRunning):
+            await ask(folder, Command("status"))
+
+        second = supervisor_of(file, state_dir)
+        await second.start()
+        try:
+            after = pids(await until(second, lambda status: all_in(status, "ready")))
+            assert after == before
+            os.kill(after["tiny-a/prefill-1"], signal.SIGKILL)  # it watches what it did not start
+            await until(
+                second, lambda status: pids(status)["tiny-a/prefill-1"] not in (0, *before.values())
+            )
+        finally:
+            await second.close(stop=True)
+        assert processes.find(str(folder.folder)) == {}
+        assert not any(processes.identity_of(pid) for pid in before.values())
+
+
+async def test_a_fleet_without_a_supervisor_can_be_ended(tmp_path):
+    file, state_dir = write_fleet(tmp_path), tmp_path / "state"
+    async with cleaned(file, state_dir) as folder:
+        supervisor = supervisor_of(file, state_dir)
+        await supervisor.start()
+        await until(supervisor, lambda status: all_in(status, "ready"))
+        await supervisor.close(stop=False)
+        assert len(processes.find(str(folder.folder))) == 8
+        await bring_down(folder)
+        assert processes.find(str(folder.folder)) == {}
+
+
+async def test_processes_that_no_file_names_any_more_are_ended(tmp_path):
+    file, state_dir = write_fleet(tmp_path), tmp_path / "state"
+    async with cleaned(file, state_dir) as folder:
+        first = supervisor_of(file, state_dir)
+        await first.start()
+        await until(first, lambda status: all_in(status, "ready"))
+        await first.close(stop=False)
+        text = file.read_text()
+        write_fleet(tmp_path, text[: text.rindex("[[deployment]]")])
+        async with running(file, state_dir):
+            names = processes.find(str(folder.folder))
+            assert {name.partition("/")[0] for name in names} == {"tiny-a"}
+
+
+async def test_a_fleet_has_one_supervisor(tmp_path):
+    file, state_dir = write_fleet(tmp_path), tmp_path / "state"
+    async with running(file, state_dir):
+        second = supervisor_of(file, state_dir)
+        with pytest.raises(FleetRunning):
+            await second.start()
+        await second.close(stop=False)
+        with pytest.raises(FleetRunning):
+            await end_without_supervisor(fleet_folder(state_dir, second.fleet))
+
+
+async def test_commands_over_the_socket(tmp_path):
+    state_dir = tmp_path / "state"
+    async with running(write_fleet(tmp_path), state_dir) as supervisor:
+        folder = fleet_folder(state_dir, supervisor.fleet)
+        async with listening(supervisor, folder):
+            assert (folder.socket.stat().st_mode & 0o777) == 0o600
+            status = await ask(folder, Command("status"))
+            assert all_in(status, "ready")
+            with pytest.raises(FleetRefused, match="no deployment 'x'"):
+                await ask(folder, Command("drain", deployment="x"))
+            reader, writer = await asyncio.open_unix_connection(folder.socket)
+            writer.write(b"make coffee\n")
+            assert b"not a command" in await reader.readline()
+            writer.close()
+            await bring_down(folder)
+        assert supervisor.finished.is_set()
+
+
+# -- its parts
+
+
+async def test_a_frozen_process_is_replaced(tmp_path):
+    """It answered once and then no more; one that never answered may still be loading."""
+    answers = iter([True] + [False] * PROBES_MISSED)
+
+    def start(record):
+        argv = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+        return processes.start(argv, {}, tmp_path / "log", fleet=str(tmp_path), name="x")
+
+    async def responds(record):
+        return next(answers, False)
+
+    seen = []
+    record = ProcessRecord(Process("x", "x", (), {}, 0))
+    keeper = Keeper(record, start, lambda: seen.append(record.pid), responds, probe_seconds=0.02)
+    keeper.run()
+    try:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while len(seen) < 2:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+        assert processes.identity_of(seen[0]) is None
+        assert keeper.alive
+    finally:
+        await keeper.stop(1.0)
+    assert not keeper.alive
+
+
+def test_an_identity_is_not_a_later_process_of_the_same_id():
+    mine = processes.identity_of(os.getpid())
+    assert mine is not None
+    assert mine.alive
+    assert not processes.Identity(mine.pid, mine.started + 1).alive
+    processes.signal_group(processes.Identity(os.getpid(), 1), signal.SIGKILL)  # not sent
+
+
+@pytest.mark.parametrize(
+    ("running_", "alive", "seen", "was", "state"),
+    [
+        (True, 0, None, False, "starting"),
+        (True, 3, Readiness(False), False, "starting"),
+        (True, 3, Readiness(True, {"decode": 2}), False, "ready"),
+        (True, 3, Readiness(True, {"decode": 1}), False, "degraded"),
+        (True, 3, None, True, "failing"),
+        (False, 2, None, True, "draining"),
+        (False, 0, None, True, "stopped"),
+    ],
+)
+def test_the_state_of_a_deployment(running_, alive, seen, was, state):
+    lifecycle = Lifecycle(was_ready=was)
+    found = lifecycle.observe(running=running_, alive=alive, replicas={"decode": 2}, seen=seen)
+    assert found == state
+    assert lifecycle.was_ready == (running_ and (was or state in ("ready", "degraded")))
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ([], Readiness(False)),
+        ({}, Readiness(False)),
+        ({"ready": "yes"}, Readiness(False)),
+        (
+            {
+                "ready": True,
+                "namespaces": {
+                    "a": {"worker_types": {"decode": {"workers": 2}}},
+                    "b": {"worker_types": {"decode": {"workers": 1}, "prefill": {}}},
+                },
+            },
+            Readiness(True, {"decode": 3, "prefill": 0}),
+        ),
+    ],
+)
+def test_readiness_is_read_from_what_a_frontend_says(document, expected):
+    assert parse_readiness(document) == expected
+
+
+def test_ports_are_given_out_once_and_fit_a_signed_number():
+    ports = Ports([FIRST])
+    taken = {ports.take() for _ in range(100)}
+    assert len(taken) == 100
+    assert min(taken) > FIRST
+    assert max(taken) <= LAST < 1 << 15

@@ -1,0 +1,318 @@
+"""The controller's decisions, by example and over random histories."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from prime_inference.fleet.catalogue import find_spec
+from prime_inference.fleet.controller.overflow import (
+    Add,
+    ModelLoad,
+    Overflow,
+    OverflowSettings,
+    Remove,
+)
+from prime_inference.fleet.controller.reconcile import Found, digest, instance_name, reconcile
+from prime_inference.fleet.fleet import PlannedDeployment
+
+SPEC = find_spec("mocker")
+
+
+def planned(name, version=1, datacenter="a"):
+    limits = replace(SPEC.limits, slots=version)
+    return PlannedDeployment(name, datacenter, replace(SPEC, limits=limits))
+
+
+def want(*deployments):
+    return [(one, digest(one)) for one in deployments]
+
+
+def found(one, state="ready"):
+    content = digest(one)
+    name = instance_name(one, content)
+    return Found(name, one.id, content, one.datacenter, one.spec.model.id, state, f"http://{name}")
+
+
+OLD, NEW, OTHER = planned("x"), planned("x", 2), planned("y")
+
+
+def test_what_is_missing_is_started():
+    decision = reconcile(want(OLD), [], surge={})
+    assert [start.planned for start in decision.starts] == [OLD]
+    assert not decision.listed
+    assert not decision.drains
+
+
+def test_what_is_ready_is_listed_and_what_is_not_is_waited_for():
+    assert reconcile(want(OLD), [found(OLD)], surge={}).listed == [found(OLD)]
+    for state in ("starting", "failing", "draining"):
+        decision = reconcile(want(OLD), [found(OLD, state)], surge={})
+        assert not (decision.listed)
+        assert not (decision.drains)
+        assert not (decision.starts)
+
+
+def test_what_nobody_wants_is_drained_once():
+    decision = reconcile([], [found(OLD), found(OTHER, "draining")], surge={})
+    assert decision.drains == [found(OLD)]
+    assert decision.listed == []
+
+
+def test_a_changed_deployment_starts_beside_the_old_one():
+    decision = reconcile(want(NEW), [found(OLD)], surge={"a": 1})
+    assert [start.planned for start in decision.starts] == [NEW]
+    assert decision.listed == [found(OLD)]
+    assert decision.drains == []
+
+
+def test_the_old_one_goes_when_the_new_one_is_ready():
+    starting = [found(OLD), found(NEW, "starting")]
+    assert reconcile(want(NEW), starting, surge={"a": 1}).listed == [found(OLD)]
+    decision = reconcile(want(NEW), [found(OLD), found(NEW)], surge={"a": 1})
+    assert decision.listed == [found(NEW)]
+    assert decision.drains == [found(OLD)]
+
+
+def test_replacements_share_the_room_there_is():
+    wanted = want(NEW, planned("y", 2))
+    decision = reconcile(wanted, [found(OLD), found(OTHER)], surge={"a": 1})
+    assert len(decision.starts) == 1
+    assert len(decision.listed) == 2
+
+
+def test_without_room_the_old_one_goes_first_but_not_the_last_that_serves():
+    alone = reconcile(want(NEW), [found(OLD)], surge={})
+    assert alone.listed == [found(OLD)]
+    assert not (alone.drains)
+    assert not (alone.starts)
+    both = reconcile(want(NEW, planned("y", 2)), [found(OLD), found(OTHER)], surge={})
+    assert both.drains == [found(OLD)]
+    assert both.listed == [found(OTHER)]
+
+
+def test_a_broken_old_one_makes_room_at_once():
+    decision = reconcile(want(NEW), [found(OLD, "failing")], surge={})
+    assert decision.drains == [found(OLD, "failing")]
+
+
+def test_the_content_of_a_deployment_names_its_instance():
+    assert digest(OLD) == digest(planned("x"))
+    assert digest(OLD) != digest(NEW)
+    assert digest(OLD) != digest(planned("x", datacenter="b"))
+    assert instance_name(OLD, digest(OLD)).startswith("x-")
+
+
+def calls_of(work):
+    """Calls that `work` makes, of Python's functions and of built-in ones."""
+    count = 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_twice_the_fleet_is_twice_the_work(version):
+    """Whether nothing changed or everything did."""
+
+    def calls(size):
+        there = [found(planned(f"d{at}")) for at in range(size)]
+        wanted = want(*(planned(f"d{at}", version) for at in range(size)))
+        return calls_of(lambda: reconcile(wanted, there, surge={"a": size}))
+
+    assert calls(400) < 2.2 * calls(200)
+
+
+# -- random histories
+
+
+class World:
+    """Datacenters in which starts and drains take a while and readiness comes by itself."""
+
+    def __init__(self):
+        self.instances = {}
+
+    def carry_out(self, decision):
+        for one in decision.drains:
+            assert one not in decision.listed
+            self.instances[one.name] = replace_state(one, "draining")
+        for start in decision.starts:
+            assert start.name not in self.instances
+            self.instances[start.name] = found(start.planned, "starting")
+
+    def advance(self, name):
+        one = self.instances[name]
+        if one.state == "draining":
+            del self.instances[name]
+        else:
+            self.instances[name] = replace_state(one, "ready")
+
+    def fail(self, name):
+        if self.instances[name].state == "ready":
+            self.instances[name] = replace_state(self.instances[name], "failing")
+
+
+def replace_state(one, state):
+    import dataclasses
+
+    return dataclasses.replace(one, state=state)
+
+
+@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+@given(st.data())
+def test_a_model_that_serves_goes_on_serving_whatever_is_replaced(data):
+    """Over any order of changes and progress, with room for `surge` replacements."""
+    world = World()
+    surge = {"a": data.draw(st.integers(0, 2)), "b": data.draw(st.integers(0, 2))}
+    versions = {"x": ("a", 1), "y": ("b", 1), "z": ("a", 1)}
+
+    def step():
+        wanted = want(*(planned(name, v, dc) for name, (dc, v) in versions.items()))
+        before = list(world.instances.values())
+        decision = reconcile(wanted, before, surge=surge)
+        ready = [one for one in before if one.state == "ready"]
+        if any(one.deployment in versions for one in ready):
+            assert decision.listed, before
+        assert all(one.state == "ready" for one in decision.listed)
+        assert max(Counter(one.deployment for one in decision.listed).values(), default=0) <= 2
+        world.carry_out(decision)
+        return decision
+
+    for _ in range(data.draw(st.integers(1, 12))):
+        step()
+        if world.instances:
+            for name in data.draw(st.sets(st.sampled_from(sorted(world.instances)))):
+                world.advance(name)
+        match data.draw(st.integers(0, 3)):
+            case 0:
+                name = data.draw(st.sampled_from(sorted(versions)))
+                versions[name] = (versions[name][0], data.draw(st.integers(1, 4)))
+            case 1 if world.instances:
+                world.fail(data.draw(st.sampled_from(sorted(world.instances))))
+    for _ in range(20):  # left alone, it arrives
+        step()
+        for name in sorted(world.instances):
+            world.advance(name)
+    decision = step()
+    assert sorted(one.deployment for one in decision.listed) == sorted(versions)
+    assert not (decision.starts)
+    assert not (decision.drains)
+    assert len(world.instances) == len(versions)
+
+
+# -- overflow
+
+
+SETTINGS = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=16)
+
+
+def load(in_flight, slots=100, **fields):
+    return ModelLoad(in_flight, slots, starting=False, slots_each=50, gpus_each=8, **fields)
+
+
+class Watched:
+    def __init__(self, settings=SETTINGS):
+        self.overflow = Overflow(settings)
+        self.now = 0.0
+
+    def after(self, seconds, one, free=None, preferred=("a", "b")):
+        self.now += seconds
+        if isinstance(one, ModelLoad):
+            one = {"m": one}
+        return self.overflow.decide(
+            self.now, one, free or {"a": 8, "b": 8}, dict.fromkeys(one, preferred)
+        )
+
+
+def test_a_model_that_stays_full_gets_another_deployment():
+    watched = Watched()
+    assert watched.after(0, load(90)) == []
+    assert watched.after(59, load(90)) == []
+    assert watched.after(2, load(90)) == [Add("m", "a")]
+
+
+def test_a_burst_changes_nothing():
+    watched = Watched()
+    watched.after(0, load(90))
+    assert watched.after(50, load(40)) == []
+    assert watched.after(50, load(90)) == []
+    assert watched.after(50, load(90)) == []
+
+
+def test_overflow_goes_elsewhere_when_its_own_datacenter_is_full():
+    watched = Watched()
+    watched.after(0, load(90), free={"a": 4, "b": 8})
+    assert watched.after(61, load(90), free={"a": 4, "b": 8}) == [Add("m", "b")]
+    assert watched.after(61, load(90), free={"a": 4, "b": 0}) == []
+
+
+def test_overflow_keeps_to_its_budget():
+    watched = Watched()
+    full = load(180, slots=200, extra=("e1", "e2"))
+    watched.after(0, full)
+    assert watched.after(61, full) == []
+    one = {"m": load(90), "n": load(90), "o": load(90)}
+    watched.after(0, one)
+    assert len(watched.after(61, one)) == 2  # of three that are full
+
+
+def test_nothing_is_judged_while_a_deployment_is_on_its_way():
+    watched = Watched()
+    on_its_way = ModelLoad(90, 100, starting=True, slots_each=50, gpus_each=8)
+    watched.after(0, on_its_way)
+    assert watched.after(100, on_its_way) == []
+
+
+def test_what_overflowed_is_drained_when_the_rest_has_long_been_enough():
+    watched = Watched()
+    quiet = load(30, slots=150, extra=("e1",))
+    watched.after(0, quiet)
+    assert watched.after(599, quiet) == []
+    assert watched.after(2, quiet) == [Remove("m", "e1")]
+    assert watched.after(1, load(30, slots=100)) == []
+
+
+def test_a_load_between_the_bounds_changes_nothing_for_ever():
+    watched = Watched()
+    for _ in range(100):
+        assert watched.after(100, load(60, slots=150, extra=("e1",))) == []
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300), min_size=5, max_size=60))
+def test_a_constant_load_never_makes_it_swing(history):
+    """After any history a constant load leads to at most one kind of change."""
+    watched = Watched(OverflowSettings(full_seconds=10, idle_seconds=20, gpu_budget=32))
+    extra: list[str] = []
+    last = history[-1]
+    kinds = []
+    for position, in_flight in enumerate([*history, *[last] * 60]):
+        slots = 100 + 50 * len(extra)
+        one = load(min(in_flight, slots), slots=slots, extra=tuple(extra))
+        for decision in watched.after(5, one, free={"a": 100}):
+            if isinstance(decision, Add):
+                extra.append(f"e{position}")
+            else:
+                extra.remove(decision.deployment)
+            if position >= len(history) + 10:  # what came before may still have its effect
+                kinds.append(type(decision))
+    assert len(set(kinds)) <= 1
+
+
+@pytest.mark.parametrize("wrong", [{"full": 0.3}, {"idle": 0.0}, {"full": 1.2}, {"gpu_budget": -1}])
+def test_settings_that_would_swing_are_refused(wrong):
+    with pytest.raises(ValueError, match="overflow"):
+        OverflowSettings(**wrong)

@@ -1,0 +1,414 @@
+"""A gateway that bills: costs, teams, budgets and keys, through its own ports only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from prime_inference.compose import BillingOptions
+from prime_inference.engines.mock import MockEngine, expected_usage
+from prime_inference.gateway.clocks import ClockLimits
+
+from .conftest import StartGateway
+from .running import MESSAGES, MODEL, RunningGateway, chat
+from .scripted_engine import ScriptedEngine, answer
+
+SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
+WHOLE = {
+    "choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
+PRICE = {"model": MODEL, "prompt": "1", "cached_prompt": "0.1", "completion": "2"}
+
+
+@pytest_asyncio.fixture
+async def gateway(start_gateway: StartGateway, engine: MockEngine) -> RunningGateway:
+    gateway = await start_gateway(engine, billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", PRICE)
+    return gateway
+
+
+async def as_key(gateway: RunningGateway, tenant: str = "local", **fields: Any) -> RunningGateway:
+    """The gateway as somebody with a new key of that tenant sees it."""
+    made = await gateway.admin("POST", "keys", {"tenant": tenant, "name": "k", **fields})
+    return replace(gateway, key=made["key"])
+
+
+async def team(gateway: RunningGateway, slug: str = "acme") -> str:
+    made = await gateway.admin("POST", "teams", {"name": slug, "slug": slug})
+    return str(made["teamId"])
+
+
+async def shipped(gateway: RunningGateway, requests: int, **query: str) -> dict[str, Any]:
+    """Usage by model once the ledger has that many requests."""
+    text = "&".join(f"{name}={value}" for name, value in query.items())
+    async with asyncio.timeout(5):
+        while True:
+            report = await gateway.admin("GET", f"usage?group_by=model&{text}")
+            rows = report["data"]
+            if sum(row["requests"] for row in rows) >= requests:
+                assert sum(row["requests"] for row in rows) == requests
+                return dict(rows[0])
+            await asyncio.sleep(0.02)
+
+
+def dollars(max_tokens: int) -> Decimal:
+    prompt, completion = expected_usage(MESSAGES, max_tokens)
+    return Decimal(prompt * 1 + completion * 2) / 1_000_000
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_an_answer_tells_its_cost_and_the_books_agree(gateway: RunningGateway, stream: bool):
+    if stream:
+        streamed = await gateway.stream(max_tokens=11, stream_options={"include_usage": True})
+        usage = streamed.chunks[-1]["usage"]
+        generation = streamed.headers["x-generation-id"]
+    else:
+        response = await gateway.chat(max_tokens=11)
+        usage, generation = response.json()["usage"], response.headers["x-generation-id"]
+    assert usage["cost"] == float(dollars(11))
+    told = (await gateway.get(f"/generation?id={generation}")).json()["data"]
+    assert Decimal(told["total_cost_usd"]) == dollars(11)
+    assert (told["outcome"], told["streamed"], told["price_version"]) == ("complete", stream, 1)
+    row = await shipped(gateway, 1)
+    assert Decimal(row["cost_usd"]) == dollars(11)
+    wallet = await gateway.admin("GET", "wallet/local")
+    assert Decimal(wallet["balance_usd_text"]) == -dollars(11)
+    assert (await gateway.admin("GET", "ledger/verify"))["sound"]
+
+
+async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):
+    response = await gateway.post("/embeddings", {"model": MODEL, "input": ["a b", "c"]})
+    usage = response.json()["usage"]
+    assert usage["cost"] == usage["prompt_tokens"] / 1_000_000 > 0
+    await shipped(gateway, 1)
+
+
+async def test_usage_is_kept_without_a_price_and_no_cost_is_told(gateway: RunningGateway):
+    response = await gateway.chat(model="acme/vision-2")
+    assert "cost" not in response.json()["usage"]
+    row = await shipped(gateway, 1)
+    assert row["completion_tokens"] == 64
+    assert Decimal(row["cost_usd"]) == 0
+
+
+async def test_a_failed_attempt_costs_nothing_and_the_answer_is_billed_once(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare, billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", PRICE)
+    engine.behave("end-after-0")
+    await gateway.stream(max_tokens=9)
+    row = await shipped(gateway, 1)
+    assert Decimal(row["cost_usd"]) == dollars(9)
+
+
+@pytest.mark.parametrize("behaviour", ["cut-after-5", "error-after-5", "stall-after-5"])
+async def test_an_answer_that_fails_in_the_middle_costs_nothing(
+    start_gateway: StartGateway, engine: MockEngine, behaviour: str
+):
+    gateway = await start_gateway(engine, clocks=SHORT, billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", PRICE)
+    engine.behave(behaviour)
+    await gateway.stream()
+    row = await shipped(gateway, 1)
+    assert row["completion_tokens"] == 5
+    assert Decimal(row["cost_usd"]) == 0
+
+
+async def test_a_client_that_leaves_pays_for_what_was_generated(
+    gateway: RunningGateway, engine: MockEngine
+):
+    engine.behave("stall-after-5")
+    body = chat(stream=True)
+    async with gateway.client.stream(
+        "POST", gateway.url("/chat/completions"), json=body, headers=gateway.authorization()
+    ) as response:
+        events = 0
+        async for line in response.aiter_lines():
+            events += line.startswith("data:")
+            if events == 5:
+                break
+    row = await shipped(gateway, 1)
+    assert row["completion_tokens"] == 5
+    assert Decimal(row["cost_usd"]) == Decimal(row["prompt_tokens"] + 10) / 1_000_000
+    prompt, _ = expected_usage(MESSAGES, 5)
+    assert row["prompt_tokens"] in (0, prompt)  # an engine may count the prompt only at the end
+
+
+async def test_a_refused_request_leaves_no_trace_in_the_books(gateway: RunningGateway):
+    await gateway.chat(model="acme/nothing")
+    await gateway.chat(prediction={"type": "content", "content": "x"})
+    await gateway.chat(max_tokens=3)
+    assert (await shipped(gateway, 1))["completion_tokens"] == 3
+
+
+async def test_models_tell_the_price_in_both_styles(gateway: RunningGateway):
+    pricing = (await gateway.get(f"/models/{MODEL}")).json()["pricing"]
+    assert pricing["prompt"] == "0.000001"
+    assert pricing["completion"] == "0.000002"
+    assert pricing["input_cache_read"] == "0.0000001"
+    assert pricing["input_usd_per_mtok"] == 1.0
+    assert pricing["output_usd_per_mtok"] == 2.0
+
+
+async def test_a_price_a_million_times_off_is_refused_with_a_preview(gateway: RunningGateway):
+    wrong = {**PRICE, "prompt": "1000000"}
+    response = await gateway.admin_response("POST", "prices", wrong)
+    assert response.status_code == 400
+    assert "would cost $1000.001" in response.json()["error"]["metadata"]["preview"]
+    assert (await gateway.chat(max_tokens=1)).json()["usage"]["cost"] == float(dollars(1))
+    made = await gateway.admin("POST", "prices", {**wrong, "confirm": True})
+    assert made["version"] == 2
+    assert (await gateway.chat(max_tokens=1)).json()["usage"]["cost"] > 1
+
+
+async def test_a_team_is_billed_for_its_members_only(gateway: RunningGateway):
+    acme = await team(gateway)
+    header = {"X-Prime-Team-ID": acme}
+    stranger = await gateway.post("/chat/completions", chat(), **header)
+    assert stranger.status_code == 403
+    assert stranger.json()["error"]["param"] == "X-Prime-Team-ID"
+    await gateway.admin("PUT", f"teams/{acme}/members/local", {"role": "viewer"})
+    assert (await gateway.post("/chat/completions", chat(), **header)).status_code == 403
+    await gateway.admin("PUT", f"teams/{acme}/members/local", {"role": "member"})
+    billed = await gateway.post("/chat/completions", chat(max_tokens=5), **header)
+    assert billed.status_code == 200
+    assert Decimal((await shipped(gateway, 1, tenant=acme))["cost_usd"]) == dollars(5)
+    await gateway.admin("DELETE", f"teams/{acme}/members/local")
+    assert (await gateway.post("/chat/completions", chat(), **header)).status_code == 403
+
+
+async def test_a_key_is_shown_once_and_works_until_it_is_revoked(gateway: RunningGateway):
+    acme = await team(gateway)
+    own = await as_key(gateway, acme)
+    assert (await own.chat()).status_code == 200
+    listed = await gateway.admin("GET", f"keys?tenant={acme}")
+    assert own.key not in json.dumps(listed)
+    assert own.key not in json.dumps(await gateway.admin("GET", "audit"))
+    (key,) = listed["keys"]
+    assert key["last_four"] == own.key.split("_")[3][-4:]
+    await gateway.admin("POST", f"keys/{key['id']}/revoke")
+    assert (await own.chat()).status_code == 401
+
+
+async def test_both_texts_of_a_rotated_key_work_in_the_overlap(gateway: RunningGateway):
+    own = await as_key(gateway, await team(gateway))
+    key_id = own.key.split("_")[2]
+    rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 3600})
+    new = replace(own, key=rotated["key"])
+    assert [(await each.chat()).status_code for each in (own, new)] == [200, 200]
+    rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 0})
+    last = replace(own, key=rotated["key"])
+    assert [(await each.chat()).status_code for each in (own, new, last)] == [401, 401, 200]
+
+
+@pytest.mark.parametrize(
+    ("scope", "status"),
+    [
+        ({"models": [MODEL]}, 200),
+        ({"models": ["acme/vision-2"]}, 403),
+        ({"endpoints": ["embeddings"]}, 403),
+        ({"networks": ["127.0.0.0/8"]}, 200),
+        ({"networks": ["10.0.0.0/8"]}, 403),
+        ({"expires_in_seconds": 0}, 401),
+    ],
+)
+async def test_a_key_is_for_its_scope(gateway: RunningGateway, scope: dict[str, Any], status: int):
+    own = await as_key(gateway, **scope)
+    assert (await own.chat()).status_code == status
+
+
+async def test_a_budget_that_is_used_up_is_a_402_with_what_is_left(gateway: RunningGateway):
+    own = await as_key(gateway, spend_cap_usd="0.0005")
+    statuses: list[int] = []
+    while not statuses or (statuses[-1] == 200 and len(statuses) < 50):
+        response = await own.chat(max_tokens=20)
+        statuses.append(response.status_code)
+    assert statuses[-1] == 402
+    assert len(statuses) > 1
+    error = response.json()["error"]
+    assert error["metadata"]["error_type"] == "payment_required"
+    assert error["metadata"]["limit"]["kind"] == "budget_total"
+    assert response.headers["x-ratelimit-remaining"] == error["metadata"]["limit"]["remaining"]
+    key = (await own.get("/key")).json()["data"]
+    assert key["limit"] == 0.0005
+
+
+async def test_two_hundred_at_once_on_a_budget_for_ten_never_spend_over_it(
+    gateway: RunningGateway,
+):
+    # each may use its 20 completion tokens; the prompt is held at its upper bound
+    held = Decimal("0.0004")
+    own = await as_key(gateway, spend_cap_usd=str(held * 10))
+    answers = await asyncio.gather(*(own.chat(max_tokens=20) for _ in range(200)))
+    passed = sum(answer.status_code == 200 for answer in answers)
+    assert {answer.status_code for answer in answers} <= {200, 402}
+    row = await shipped(gateway, passed)
+    assert 0 < Decimal(row["cost_usd"]) <= held * 10
+
+
+@pytest.mark.parametrize(
+    ("limit", "passing"),
+    [
+        ({"kind": "requests_per_minute", "most": 3, "model": MODEL}, 3),
+        ({"kind": "tokens_per_minute", "most": 1, "tenant": "local"}, 1),
+    ],
+)
+async def test_a_rate_that_is_reached_is_a_429_that_says_when(
+    gateway: RunningGateway, limit: dict[str, Any], passing: int
+):
+    await gateway.admin("POST", "limits", limit)
+    answers = [await gateway.chat(max_tokens=1) for _ in range(passing + 1)]
+    assert [answer.status_code for answer in answers] == [200] * passing + [429]
+    last = answers[-1]
+    assert last.json()["error"]["metadata"]["limit"]["kind"] == limit["kind"]
+    assert int(last.headers["retry-after"]) > 0
+    assert float(last.headers["x-ratelimit-reset"]) > 0
+
+
+async def test_concurrency_is_given_back_when_a_request_ends(
+    gateway: RunningGateway, engine: MockEngine
+):
+    await gateway.admin("POST", "limits", {"kind": "concurrency", "most": 1, "tenant": "local"})
+    engine.behave("stall-after-5")
+    held = asyncio.create_task(gateway.stream())
+    async with asyncio.timeout(5):
+        while not engine.requests:  # noqa: ASYNC110  # the journal has no event
+            await asyncio.sleep(0.01)  # the engine's journal has no event
+    engine.behave("")
+    refused = await gateway.chat(max_tokens=1)
+    assert (refused.status_code, refused.headers["x-ratelimit-limit"]) == (429, "1")
+    held.cancel()
+    async with asyncio.timeout(5):
+        while (await gateway.chat(max_tokens=1)).status_code != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("path", ["teams", "keys", "audit", "nothing"])
+async def test_the_admin_api_is_for_whoever_has_its_key(gateway: RunningGateway, path: str):
+    url = f"{gateway.control_url}/admin/v1/{path}"
+    for headers in ({}, gateway.authorization(), {"authorization": "Bearer x"}):
+        response = await gateway.client.get(url, headers=headers)
+        assert response.status_code == 401
+    public = await gateway.get(f"/../../admin/v1/{path}")
+    assert public.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "keys", {"tenant": "nobody", "name": "x"}, 404),
+        ("POST", "keys", {"tenant": "local", "name": "x", "budget": 1}, 400),
+        ("POST", "keys", {"tenant": "local", "name": "x", "networks": ["nonsense"]}, 400),
+        ("POST", "limits", {"kind": "budget_daily", "most": 5}, 400),
+        ("POST", "limits", {"kind": "concurrency"}, 400),
+        ("POST", "prices", {"model": MODEL, "prompt": "x", "completion": "1"}, 400),
+        ("POST", "prices", {**PRICE, "effective_from": "2020-01-01"}, 400),
+        ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
+        ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
+        ("PATCH", "teams", None, 405),
+        ("GET", "nothing", None, 404),
+        ("POST", "keys/none/revoke", None, 404),
+    ],
+)
+async def test_the_admin_api_refuses_what_is_not_right(
+    gateway: RunningGateway, method: str, path: str, body: Any, status: int
+):
+    response = await gateway.admin_response(method, path, body)
+    assert response.status_code == status, response.text
+    assert response.json()["error"]["message"]
+
+
+async def test_credits_and_adjustments_move_the_balance_once(gateway: RunningGateway):
+    paid = {"tenant": "local", "amount_usd": "10", "reference": "invoice-1"}
+    for _ in range(2):
+        answer = await gateway.admin("POST", "credits", paid)
+    assert answer == {"reference": "invoice-1", "fresh": False, "balance_usd": "10.00"}
+    back = {"tenant": "local", "amount_usd": "-2.5", "reference": "a", "about": "g", "memo": "m"}
+    assert (await gateway.admin("POST", "adjustments", back))["balance_usd"] == "7.50"
+    wallet = (await gateway.get("/billing/wallet")).json()
+    assert wallet["balance_usd"] == 7.5
+    assert [each["resource_type"] for each in wallet["recent_billings"]] == ["adjustment", "credit"]
+    verified = await gateway.admin("GET", "ledger/verify")
+    assert (verified["sound"], verified["audit_broken_at"]) == (True, None)
+
+
+async def test_what_was_used_before_a_restart_still_counts_for_the_budget(
+    start_gateway: StartGateway, engine: MockEngine, tmp_path: Any
+):
+    database = BillingOptions(f"sqlite:{tmp_path / 'shared.db'}")
+    first = await start_gateway(engine, billing=database)
+    await first.admin("POST", "prices", PRICE)
+    budget = {"kind": "budget_total", "most_usd": "0.0005", "model": MODEL}
+    await first.admin("POST", "limits", budget)
+    spent = 0
+    while (await first.chat(max_tokens=20)).status_code == 200:
+        spent += 1
+    await shipped(first, spent)
+    second = await start_gateway(engine, billing=database)
+    assert (await second.chat(max_tokens=20)).status_code == 402
+
+
+def break_journal(gateway: RunningGateway) -> None:
+    """Let the open file of the outbox refuse every write, as if the disk had gone."""
+    (journal,) = (gateway.state_dir / "outbox").glob("*.log")
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    for link in Path("/proc/self/fd").iterdir():
+        if link.exists() and link.samefile(journal):
+            os.dup2(nowhere, int(link.name))
+    os.close(nowhere)
+
+
+async def test_an_answer_that_cannot_be_accounted_for_is_not_given(gateway: RunningGateway):
+    break_journal(gateway)
+    assert (await gateway.chat()).status_code == 500
+    streamed = await gateway.stream()
+    assert streamed.error is not None
+    assert not streamed.done
+
+
+async def test_without_a_database_there_is_no_admin_api_and_no_cost(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    gateway = await start_gateway(engine)
+    assert "cost" not in (await gateway.chat()).json()["usage"]
+    response = await gateway.client.get(f"{gateway.control_url}/admin/v1/teams")
+    assert response.status_code == 404
+    assert (await gateway.get("/key")).status_code == 404
+
+
+async def test_tenants_share_no_prefix_cache_and_cannot_choose_whose(start_gateway: StartGateway):
+    async with ScriptedEngine([answer(WHOLE), answer(WHOLE), answer(WHOLE)]) as engine:
+        gateway = await start_gateway(engine.base_url, billing=BillingOptions("sqlite"))
+        other = await as_key(gateway, await team(gateway))
+        for asking in (gateway, gateway, other):
+            assert (await asking.chat()).status_code == 200
+        own, again, others = (body["cache_salt"] for body in engine.bodies)
+    assert own == again != others
+    assert len(own) == 43
+    assert (await gateway.chat(cache_salt=others)).status_code == 400
+
+
+async def test_a_revocation_reaches_another_gateway_within_ten_seconds(
+    start_gateway: StartGateway, engine: MockEngine, tmp_path: Any
+):
+    database = BillingOptions(f"sqlite:{tmp_path / 'shared.db'}")
+    first = await start_gateway(engine, billing=database)
+    own = await as_key(first)
+    second = await start_gateway(engine, billing=database)
+    there = replace(second, key=own.key)
+    assert (await there.chat()).status_code == 200
+    await first.admin("POST", f"keys/{own.key.split('_')[2]}/revoke")
+    assert (await own.chat()).status_code == 401
+    async with asyncio.timeout(10):
+        while (await there.chat()).status_code != 401:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
