@@ -596,13 +596,13 @@ def test_each_request_starts_afresh() -> None:
 def test_retries_end_with_the_budget() -> None:
     fleet = Fleet(deployment("a"), deployment("b"))
     allowed = sum(fleet.guard.may_retry("m", "a", moved=False) for _ in range(100))
-    assert allowed == 10
+    assert allowed == 20
     assert not fleet.guard.may_hedge("m")
 
 
 def test_hedges_draw_from_the_same_budget() -> None:
     fleet = Fleet(deployment("a"), deployment("b"))
-    assert sum(fleet.guard.may_hedge("m") for _ in range(100)) == 10
+    assert sum(fleet.guard.may_hedge("m") for _ in range(100)) == 20
     assert not fleet.guard.may_retry("m", "a", moved=False)
 
 

@@ -240,7 +240,9 @@ async def test_requests_go_on_while_the_store_is_frozen_gone_and_empty(
 async def test_an_open_breaker_survives_a_store_that_comes_back_empty(
     server: RedisServer, start: StartReplica
 ) -> None:
-    slow = Settings(breaker=BreakerSettings(open_s=20), lease=LeaseSettings(ttl_s=1.0))
+    slow = Settings(
+        breaker=BreakerSettings(open_s=20, open_cap_s=20), lease=LeaseSettings(ttl_s=1.0)
+    )
     fleet = [deployment("a"), deployment("b")]
     one, _ = await start(*fleet, settings=slow)
     fail(one, "a")

@@ -24,7 +24,7 @@ class BreakerSettings:
     failure_rate: float = 0.5  # resilience4j
     least_calls: int = 20  # below, a rate is an anecdote
     open_s: float = 5.0  # an engine's restart takes longer, a hiccup does not
-    open_cap_s: float = 30.0  # back within 30 s of recovery
+    open_cap_s: float = 15.0  # back within 20 s of recovery (S15), with two probes to close
     open_jitter: float = 0.1  # so that breakers that opened together are not probed together
     forget_s: float = 60.0  # closed for so long, a breaker starts at open_s again
     tickets: int = 2  # one may be lost with its owner without holding up the other
@@ -75,7 +75,7 @@ class LeaseSettings:
 class RetrySettings:
     window_s: int = 10  # Finagle's ttl
     ratio: float = 0.2  # Envoy's and Finagle's 20 %
-    floor_per_s: float = 1.0  # so that a quiet replica can fail over at all
+    floor_per_s: float = 2.0  # a datacenter that dies cuts four answers before its breaker opens
     hedge_least_samples: int = 100  # fewer have no p99
     hedge_least_s: float = 0.05  # a fast engine's p99 is noise of the network
 

@@ -53,12 +53,15 @@ async def strange_answers(scene: Scene) -> Finding:
 
 
 async def dies_again(scene: Scene) -> Finding:
-    """An answer whose second deployment dies too goes on on a third."""
+    """An answer whose second and third deployment die too goes on all the same."""
     finding = Finding()
     async with staged(scene.folder, Setting(("primary", "fallback", "third"))) as stage:
         stage.primary.engine.behave("cut-after-20")
-        stage.fallback.engine.behave("cut-after-20.first-1")
+        for name in ("fallback", "third"):
+            stage.deployments[name].engine.behave("cut-after-15.first-1")
         await call(stage, finding, 40)
+        total = sum(deployment.attempts for deployment in stage.deployments.values())
+        finding.check("died_three_times", total == 4, stage.attempts)
         await alive(stage, finding)
     return finding
 
@@ -87,6 +90,6 @@ async def only_one(scene: Scene) -> Finding:
 ANSWERS = (
     Scenario("F18", "Wrong answers: HTML, garbage, lies", wrong_answers),
     Scenario("F19", "Strange answers that are right", strange_answers),
-    Scenario("F20", "The second deployment dies too", dies_again),
+    Scenario("F20", "The second and third deployment die too", dies_again),
     Scenario("F21", "429 and 500 from the only deployment", only_one),
 )

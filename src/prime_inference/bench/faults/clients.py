@@ -73,7 +73,7 @@ async def clients_leave(scene: Scene) -> Finding:
         finding.outcome = f"{count} left, next {finding.outcome}"
         finding.attempts = stage.attempts
         finding.seconds = gone or 10.0
-        finding.check("all_were_served", there == count, f"{there} in flight")
+        finding.check("all_were_served", there >= count, f"{there} in flight, hedges among them")
         found = "still working" if gone is None else f"after {gone:.1f} s"
         finding.check("engines_stop", gone is not None and gone < 2, found)
         finding.check("next_is_served", answer.seconds < 3, f"{answer.seconds:.1f} s")

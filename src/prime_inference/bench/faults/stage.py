@@ -264,6 +264,6 @@ async def eventually(condition: Callable[[], bool], seconds: float) -> float | N
 
 
 async def _get(url: str, key: str = "") -> str:
-    headers = {"authorization": f"Bearer {key}"}
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(trust_env=False, headers=headers) as client:
         return (await client.get(url)).raise_for_status().text
