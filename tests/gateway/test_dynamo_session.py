@@ -28,10 +28,3 @@ async def test_turns_of_a_conversation_carry_one_session_to_dynamo(
     assert re.fullmatch(r"[0-9a-f]{16}", first)
     assert first == again != other
     assert none is None
-
-
-async def test_other_engines_are_told_of_no_session(engine: MockEngine, tmp_path: Path):
-    async with running(tmp_path, [deployment(1, engine.base_url, engine="vllm")]) as gateway:
-        answer = await gateway.post("/chat/completions", chat(prompt_cache_key="x"))
-        assert answer.status_code == 200
-    assert sessions(engine) == [None]

@@ -301,7 +301,7 @@ def test_the_sdks_retries_outlast_a_passing_fault(client: openai.OpenAI, process
         model=MODEL, messages=MESSAGES
     )
     assert answer.choices[0].message.content == expected_text(MESSAGES)
-    assert len(processes.requests()) == 3
+    assert [seen["status"] for seen in processes.requests()].count(503) == 2
 
 
 def test_a_timeout_of_the_clients_is_a_timeout_error(client: openai.OpenAI, processes: Processes):

@@ -287,7 +287,8 @@ class _Tries:
         while True:
             slot = await wait_for_slot(self._guard, model)
             if isinstance(slot, Refusal):
-                raise self._cut or slot.error(model)
+                await self._wait_on(slot)
+                continue
             upstream = self._able().get(slot.deployment)
             if upstream is not None:
                 return upstream, slot
@@ -297,6 +298,16 @@ class _Tries:
             ):
                 raise self._worst()  # that deployment honours less than this request asks for
             # it left the fleet as the slot was handed over: another one is as good
+
+    async def _wait_on(self, refusal: Refusal) -> None:
+        """Raises UpstreamFailure, unless an answer that has begun may wait for its end."""
+        if self._cut is None:
+            raise refusal.error(self._run.model)
+        pause = max(PAUSES[0], refusal.retry_after_s)
+        self._paused += pause
+        if self._paused > LONGEST_PAUSE:
+            raise self._cut
+        await asyncio.sleep(pause)
 
     def _all_are_full(self) -> bool:
         return not any(
