@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,22 @@ def test_edits_are_laid_over_the_file_and_last(tmp_path: Path):
     (first,) = file.read().deployments
     assert first.base_url == SECOND["base_url"]
     assert (tmp_path / "fleet.toml").read_text() == PLAIN
+
+
+def test_after_a_drain_and_a_resume_the_file_counts_again(tmp_path: Path):
+    file = source(tmp_path, PLAIN)
+    (name,) = (one.id for one in file.read().deployments)
+    file.drain(name, draining=True)
+    file.drain(name, draining=False)
+    source(tmp_path, f"{PLAIN}draining = true")
+    (deployment,) = file.read().deployments
+    assert deployment.draining
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a\nb", "a" * 129, "é"])
+def test_an_id_is_fit_for_logs_labels_and_paths(tmp_path: Path, name: str):
+    text = re.sub(r'(?m)^id = "[^"]*"', lambda _: f"id = {json.dumps(name)}", PLAIN)
+    assert "cannot be a deployment's id" in refusal(tmp_path, text) or not name
 
 
 def test_an_edit_that_cannot_be_is_refused_and_not_kept(tmp_path: Path):

@@ -85,6 +85,23 @@ async def test_an_answer_tells_its_cost_and_the_books_agree(gateway: RunningGate
     assert (await gateway.admin("GET", "ledger/verify"))["sound"]
 
 
+@pytest.mark.parametrize("dialect", ["responses", "messages"])
+async def test_a_dialect_is_an_endpoint_of_its_own_for_keys_and_bills(
+    gateway: RunningGateway, dialect: str
+):
+    body: dict[str, Any] = {"model": MODEL, "input": "Hi"}
+    if dialect == "messages":
+        body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    other = await as_key(gateway, endpoints=["chat/completions"])
+    assert (await other.post(f"/{dialect}", body)).status_code == 403
+    own = await as_key(gateway, endpoints=[dialect])
+    response = await own.post(f"/{dialect}", body)
+    assert response.status_code == 200
+    await shipped(gateway, 1)
+    told = await own.get(f"/generation?id={response.headers['x-generation-id']}")
+    assert told.json()["data"]["outcome"] == "complete"
+
+
 async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):
     response = await gateway.post("/embeddings", {"model": MODEL, "input": ["a b", "c"]})
     usage = response.json()["usage"]

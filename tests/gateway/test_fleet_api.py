@@ -189,7 +189,35 @@ async def test_every_change_is_in_the_log(
     await ask(gateway, "POST", "/deployments/one/drain")
     await ask(gateway, "POST", "/deployments/three/move", {"slots": 7})
     said = [record.getMessage() for record in caplog.records if "fleet_api" in record.name]
-    assert said[0].startswith("drain of deployment one {} by 127.0.0.1")
-    assert said[1].startswith("move of deployment three {'slots': 7} by 127.0.0.1")
+    assert said[0].startswith("drain of deployment 'one' {} by 127.0.0.1")
+    assert said[1].startswith("move of deployment 'three' {'slots': 7} by 127.0.0.1")
     assert [message.rpartition(": ")[2] for message in said] == ["done", "refused"]
     assert gateway.key not in caplog.text
+
+
+async def test_what_is_sent_cannot_write_lines_of_its_own_into_the_log(
+    start_gateway: StartGateway,
+    tmp_path: Path,
+    engine: MockEngine,
+    caplog: pytest.LogCaptureFixture,
+):
+    fleet = FollowedFile(tmp_path, one=engine)
+    fleet.write("one")
+    gateway = await started(start_gateway, fleet)
+    forged = await ask(gateway, "POST", "/deployments/x%0aWARNING%20forged/drain")
+    long = await ask(gateway, "POST", "/deployments", entry("y" * 100_000, engine))
+    assert (forged.status_code, long.status_code) == (400, 400)
+    said = [record.getMessage() for record in caplog.records if "fleet_api" in record.name]
+    assert len(said) == 2
+    assert all("\n" not in line and len(line) < 1500 for line in said)
+
+
+async def test_a_move_to_nowhere_is_refused(
+    start_gateway: StartGateway, tmp_path: Path, engine: MockEngine
+):
+    fleet = FollowedFile(tmp_path, one=engine)
+    fleet.write("one")
+    gateway = await started(start_gateway, fleet)
+    refused = await ask(gateway, "POST", "/deployments/one/move")
+    assert refused.status_code == 400
+    assert "base_url, datacenter, slots" in refused.text

@@ -163,6 +163,8 @@ def test_true_is_not_one_and_one_point_zero_is():
         ({"type": "object", "properties": {"a": 1}}, [""]),
         ({"enum": "a"}, ["enum"]),
         ({"type": "integer", "multipleOf": 1}, []),
+        ({"type": "integer", "minimum": 10**400}, ["minimum"]),
+        ({"type": "number", "maximum": -(10**400)}, ["maximum"]),
         ({"type": "string", "format": "date", "x-order": 1}, []),
     ],
 )  # fmt: skip

@@ -35,6 +35,15 @@ IdleSeconds = Annotated[
         help="Time between two events of a stream. Default: 60.",
     ),
 ]
+WholeSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--whole-seconds",
+        min=LEAST_SECONDS,
+        help="Time for an answer that is not streamed; then another upstream is tried."
+        " Default: 600.",
+    ),
+]
 
 
 def clock_limits(**seconds: float | None) -> ClockLimits:

@@ -12,6 +12,7 @@ from prime_inference.cli.clocks import (
     ConnectSeconds,
     FirstTokenSeconds,
     IdleSeconds,
+    WholeSeconds,
     clock_limits,
 )
 from prime_inference.cli.failures import WrongUsage
@@ -85,6 +86,7 @@ def gateway(
     connect_seconds: ConnectSeconds = None,
     first_token_seconds: FirstTokenSeconds = None,
     idle_seconds: IdleSeconds = None,
+    whole_seconds: WholeSeconds = None,
     database: Database = None,
     replicas: Annotated[
         int,
@@ -118,7 +120,10 @@ def gateway(
             redis_url=redis,
             billing=billing_options(database, redis, replicas, shipper_process=True),
             clocks=clock_limits(
-                connect=connect_seconds, first_token=first_token_seconds, idle=idle_seconds
+                connect=connect_seconds,
+                first_token=first_token_seconds,
+                idle=idle_seconds,
+                whole=whole_seconds,
             ),
         )
     except ValueError as error:

@@ -278,6 +278,7 @@ From Python (pip install openai):
   print(answer.choices[0].message.content)
 
 From another terminal of this machine:
+  export PRIME_INFERENCE_URL={endpoint.base_url} PRIME_API_KEY={endpoint.api_key}
   prime inference chat {endpoint.model} "Say hello."
 
 Ctrl-C stops it.

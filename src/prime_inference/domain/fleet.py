@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Literal
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.models import Deployment, Model
 from prime_inference.domain.suggestions import did_you_mean
+
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")  # it stands in logs, labels and paths
+ID_RULE = "Letters, digits, dots, colons, dashes and underscores, at most 128."
 
 
 class FleetInvalid(CannotStart):
@@ -50,6 +54,8 @@ class Fleet:
         if not models:
             raise FleetInvalid("There are no models.")
         for deployment in self.deployments:
+            if not ID.fullmatch(deployment.id):
+                raise FleetInvalid(f"{deployment.id[:80]!r} cannot be a deployment's id. {ID_RULE}")
             _known(deployment.id, "model", deployment.model, models)
             _known(deployment.id, "datacenter", deployment.datacenter, self.datacenters)
 

@@ -107,7 +107,8 @@ class AccountApi:
         wanted = query.get("id", "")
         if not wanted:
             raise InvalidRequest("Name a generation: /generation?id=<id>.", param="id")
-        generation = wanted.rpartition("-")[2]  # `chatcmpl-` and `cmpl-` are how answers show it
+        # `chatcmpl-`, `cmpl-`, `resp_` and `msg_` are how answers show it
+        generation = wanted.replace("_", "-").rpartition("-")[2]
         event = self._billing.recent(key.tenant, generation)
         if event is None:
             event = await asyncio.to_thread(self._ledger.event, key.tenant, generation)

@@ -85,7 +85,7 @@ class Billing:
         directory = self._directory.current
         key = run.key
         if key.scope is not None:
-            check_scope(key, run.operation.route, model.id)
+            check_scope(key, run.operation.endpoint, model.id)
         price = directory.prices.at(model.id, run.started_at)
         hold = None
         limits = directory.limits(key.key_id, key.tenant, model.id)

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 FLEET = "/fleet"
 DEPLOYMENTS = "/fleet/deployments"
+LOGGED = 500  # characters of what was sent
+
 PLACE = frozenset({"base_url", "datacenter", "slots"})  # what can be given to a move
 
 
@@ -48,10 +50,12 @@ class FleetApi:
             return
         name, verb = _target(request)
         body = _body(request)
-        forced = body.pop("force", False) is True
+        forced = body.pop("force", False)
+        if not isinstance(forced, bool):
+            raise InvalidRequest("'force' is true or false.", param="force")
         if verb in ("drain", "remove") and not forced:
             self._require_another(name)
-        audit = (verb, name or body.get("id"), body, request.client)
+        audit = (verb, _shown(name or body.get("id")), _shown(body), request.client)
         try:
             await self._live.edit(_edit(name, verb, body))
         except FleetInvalid as error:
@@ -95,6 +99,11 @@ def _target(request: Request) -> tuple[str, str]:
     return unquote(name), verb or "remove"
 
 
+def _shown(value: object) -> str:
+    """On one line of the log, whatever was sent."""
+    return repr(value)[:LOGGED]
+
+
 def _body(request: Request) -> dict[str, Any]:
     """Raises InvalidRequest."""
     try:
@@ -109,6 +118,8 @@ def _edit(name: str, verb: str, body: Mapping[str, Any]) -> Callable[[FleetEdito
     unknown = [] if known is None else sorted(body.keys() - known)
     if unknown:
         raise InvalidRequest(f"{verb} takes no {', '.join(unknown)}.")
+    if verb == "move" and not body:
+        raise InvalidRequest(f"move takes at least one of {', '.join(sorted(PLACE))}.")
     match verb:
         case "add":
             return lambda editor: editor.add(body)

@@ -67,6 +67,12 @@ OTHER_SHAPE: dict[tuple[EngineKind, str], tuple[str, ...]] = {
 DROPS_NAMES: frozenset[EngineKind] = frozenset({"llama.cpp"})
 """Engines whose templates never see a message's `name`."""
 
+DIALECTS = {"resp_": "responses", "msg_": "messages"}
+"""Endpoints that are translations onto chat completions, by the prefix of their answers' ids."""
+
+COUNTS_ONE_PROMPT = frozenset({"llama.cpp"})
+"""Engines whose usage is that of the first prompt of several: nobody could say what was used."""
+
 REPLACED_BY = {
     "functions": "Use 'tools' instead.",
     "function_call": "Use 'tool_choice' instead.",
@@ -95,6 +101,11 @@ class Operation(Struct, frozen=True, gc=False):
     message_name: str = ""  # path of the first message's name, where one has any
     tools: RequestTools | None = None
     cache_salt: str | None = None  # who has another one shares no prefix cache with it
+
+    @property
+    def endpoint(self) -> str:
+        """The path under the API's base that the client asked on, as keys' scopes name it."""
+        return DIALECTS.get(self.id_prefix, self.route)
 
     @property
     def alternatives(self) -> int | None:
@@ -148,7 +159,7 @@ class Operation(Struct, frozen=True, gc=False):
     @property
     def asks_nothing_special(self) -> bool:
         """Whether every deployment of the route can serve it."""
-        return not self.parameters and not self.message_name
+        return not self.parameters and not self.message_name and self.choices == 1
 
     def missing(self, deployment: Deployment) -> str | None:
         """The first parameter that this deployment does not honour."""
@@ -158,6 +169,8 @@ class Operation(Struct, frozen=True, gc=False):
                 return name
         if self.message_name and deployment.engine in DROPS_NAMES:
             return self.message_name
+        if self.choices > 1 and deployment.engine in COUNTS_ONE_PROMPT:
+            return "prompt"
         if self.schema_alternatives > deployment.schema_alternatives:
             return "response_format"
         if self.tools is not None and deployment.tool_parser != "upstream":

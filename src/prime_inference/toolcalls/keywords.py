@@ -125,9 +125,15 @@ def _bound(
     return closed, False
 
 
+MAX_BITS = 512  # of an integer: beyond, it is no float any more
+
+
 def _number(schema: Schema, keyword: str, path: str, note: Note) -> float | None:
     value = schema.get(keyword)
     if value is None:
+        return None
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        note(path, keyword, "too large a number")
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         note(path, keyword, "not a number")

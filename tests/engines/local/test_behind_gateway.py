@@ -265,3 +265,13 @@ async def test_a_conversation_over_responses(api: httpx.AsyncClient):
     again = {**body, "previous_response_id": first["id"]}
     second = (await api.post("responses", json=again)).json()
     assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+
+async def test_several_prompts_are_refused_since_only_the_first_would_be_counted(
+    api: httpx.AsyncClient,
+):
+    answer = await api.post("completions", json={"model": MODEL, "prompt": ["One", "Two"]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+    one = await api.post("completions", json={"model": MODEL, "prompt": ["One"], "max_tokens": 2})
+    assert one.status_code == 200

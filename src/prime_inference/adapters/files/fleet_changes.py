@@ -72,6 +72,11 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
     def with_draining(self, name: str, draining: bool) -> FleetChanges:
         return FleetChanges(self.deployments, {**self.draining, name: draining}, self.removed)
 
+    def without_draining(self, name: str) -> FleetChanges:
+        """The file says whether the deployment drains."""
+        draining = {key: value for key, value in self.draining.items() if key != name}
+        return FleetChanges(self.deployments, draining, self.removed)
+
     def without(self, name: str) -> FleetChanges:
         """The deployment is removed."""
         deployments = {key: value for key, value in self.deployments.items() if key != name}

@@ -130,7 +130,11 @@ class FleetFile:
 
     def drain(self, deployment: str, *, draining: bool) -> None:
         self._require(deployment)
-        self._change(lambda changes: changes.with_draining(deployment, draining))
+        in_file = {str(one.get("id")): one for one in self._values()["deployments"]}
+        if in_file.get(deployment, {}).get("draining", False) is draining:
+            self._change(lambda changes: changes.without_draining(deployment))
+        else:
+            self._change(lambda changes: changes.with_draining(deployment, draining))
 
     def move(self, deployment: str, place: Mapping[str, Any]) -> None:
         entry = self._require(deployment)

@@ -109,6 +109,8 @@ class MessageStream:
     def _stop_reason(self, finish: str) -> str:
         if finish == "stop" and any(block.kind == "refusal" for block in self._blocks.all):
             return "refusal"
+        if finish == "stop" and any(block.kind == "call" for block in self._blocks.all):
+            return "tool_use"  # a named call ends with OpenAI's "stop"
         return STOPS.get(finish, "end_turn")
 
     def _content(self, *, cut: bool) -> list[dict[str, Any]]:
