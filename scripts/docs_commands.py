@@ -105,7 +105,7 @@ def _prime_fault(words: list[str]) -> Iterator[str]:
 
 def _help(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "prime_inference.cli", *command, "--help"],
+        [Path(sys.executable).with_name("prime"), *command, "--help"],
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
