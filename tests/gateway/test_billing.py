@@ -100,6 +100,7 @@ async def test_a_dialect_is_an_endpoint_of_its_own_for_keys_and_bills(
     await shipped(gateway, 1)
     told = await own.get(f"/generation?id={response.headers['x-generation-id']}")
     assert told.json()["data"]["outcome"] == "complete"
+    assert response.json()["usage"]["cost"] == float(told.json()["data"]["total_cost_usd"]) > 0
 
 
 async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):

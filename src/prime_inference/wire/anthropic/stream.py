@@ -17,7 +17,7 @@ from msgspec import Raw
 from prime_inference.domain.errors import UpstreamCut, UpstreamMalformed
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.wire.anthropic.errors import in_band_type
-from prime_inference.wire.openai.answers import Answer, answer_usage
+from prime_inference.wire.openai.answers import Answer, answer_usage, cost_of
 from prime_inference.wire.openai.blocks import Block, Blocks, Step
 from prime_inference.wire.openai.errors import ErrorObject
 
@@ -61,12 +61,13 @@ class MessageStream:
         self._blocks = Blocks()
         self._started = False
         self._usage = NO_USAGE
+        self._cost: object = None
         self.document: dict[str, Any] = {}
 
     def feed(self, answer: Answer) -> bytes:
         """Events to send for one chat event, or for a whole answer."""
         if answer.usage is not None:
-            self._usage = answer_usage(answer)
+            self._usage, self._cost = answer_usage(answer), answer.usage.cost
         return self._start() + b"".join(map(self._step, self._blocks.feed(answer)))
 
     def finish(self) -> bytes:
@@ -103,7 +104,7 @@ class MessageStream:
             "content": content,
             "stop_reason": stop_reason,
             "stop_sequence": None,
-            "usage": usage_object(usage),
+            "usage": usage_object(usage, self._cost),
         }
 
     def _stop_reason(self, finish: str) -> str:
@@ -177,13 +178,14 @@ def _input(block: Block, *, cut: bool) -> Raw | dict[str, Any]:
     raise UpstreamMalformed("The model called a tool with arguments that are no JSON object.")
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: Usage, cost: object = None) -> dict[str, Any]:
     """Token counts as Anthropic writes them: what was cached is not part of the input."""
     return {
         "input_tokens": max(usage.prompt_tokens - usage.cached_tokens, 0),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        **cost_of(cost),
     }
 
 

@@ -32,6 +32,7 @@ class UpstreamUsage(Struct):
     total_tokens: Count = 0
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
+    cost: object = None  # dollars, where it was our gateway that wrote it; else not looked at
 
     def to_usage(self) -> Usage:
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
@@ -174,6 +175,9 @@ def usage_object(usage: Usage, cost: float | None = None) -> dict[str, object]:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
-    if cost is not None:
-        counts["cost"] = cost
-    return counts
+    return counts | cost_of(cost)
+
+
+def cost_of(cost: object) -> dict[str, object]:
+    """The member of a usage object that tells a cost in dollars; none without one."""
+    return {"cost": cost} if isinstance(cost, int | float) else {}

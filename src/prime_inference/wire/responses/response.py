@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prime_inference.domain.usage import Usage
+from prime_inference.wire.openai.answers import cost_of
 from prime_inference.wire.openai.blocks import Block
 from prime_inference.wire.responses.reasoning import sealed
 from prime_inference.wire.responses.request import ResponsesRequest
@@ -103,6 +104,7 @@ class ResponseHead:
         output: Sequence[dict[str, Any]],
         *,
         usage: Usage | None = None,
+        cost: object = None,
         incomplete: str | None = None,
         error: dict[str, str] | None = None,
     ) -> dict[str, Any]:
@@ -113,7 +115,7 @@ class ResponseHead:
             "error": error,
             "incomplete_details": None if incomplete is None else {"reason": incomplete},
             "output": output,
-            "usage": None if usage is None or usage.source == "none" else usage_object(usage),
+            "usage": None if usage is None or usage.source == "none" else usage_object(usage, cost),
         }
 
 
@@ -126,12 +128,13 @@ def part(block: Block, text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Token counts as the Responses API writes them."""
+def usage_object(usage: Usage, cost: object = None) -> dict[str, Any]:
+    """Token counts as the Responses API writes them, and the cost in dollars."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
+        **cost_of(cost),
     }

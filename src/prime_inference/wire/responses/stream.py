@@ -49,6 +49,7 @@ class ResponseStream:
         self._said = (b"", b"")  # a delta of the open block, before its number and before its text
         self._number = 0
         self._usage: Usage | None = None
+        self._cost: object = None
         self._status = "in_progress"
         self._incomplete: str | None = None
         self._error: dict[str, str] | None = None
@@ -59,6 +60,7 @@ class ResponseStream:
             self._status,
             self._output,
             usage=self._usage,
+            cost=self._cost,
             incomplete=self._incomplete,
             error=self._error,
         )
@@ -66,7 +68,7 @@ class ResponseStream:
     def feed(self, answer: Answer) -> bytes:
         """Events to send for one chat event, or for a whole answer."""
         if answer.usage is not None:
-            self._usage = answer_usage(answer)
+            self._usage, self._cost = answer_usage(answer), answer.usage.cost
         pieces = [self._start()] if not self._number else []
         pieces += [self._step(step) for step in self._blocks.feed(answer)]
         return b"".join(pieces)
