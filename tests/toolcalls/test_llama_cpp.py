@@ -42,6 +42,18 @@ def test_every_grammar_is_accepted(name, complete: Complete, drawn, mode, parall
     assert "error" not in answer, built.grammar
 
 
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("items", "letters"), [(20, 200), (50, 100), (500, 500)])
+def test_bounded_lists_of_bounded_texts_are_accepted(name, complete: Complete, items, letters):
+    text = {"type": "string", "maxLength": letters}
+    inner = {"type": "array", "maxItems": items, "items": text}
+    outer = {"type": "array", "maxItems": items, "items": inner}
+    tools = ToolSet([Tool("f", {"type": "object", "properties": {"inner": inner, "outer": outer}})])
+    built = gbnf(load()[name], tools, ToolChoice("required"))
+    answer = complete(prompt="Hello", n_predict=1, grammar=built.grammar)
+    assert "error" not in answer, built.grammar
+
+
 def test_a_grammar_that_is_none_is_refused(complete: Complete):
     assert "error" in complete(prompt="Hello", n_predict=1, grammar='root ::= "a" missing')
 

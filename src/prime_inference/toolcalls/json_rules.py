@@ -273,6 +273,8 @@ class JsonRules:
         if room != 0:
             try:  # items that cannot be written close the array
                 item = self.value(kind.items, path + "/items")
+                if "{" in item:  # llama.cpp bounds the product of repetitions within one rule
+                    item = self._grammar.fresh("item", item)
             except Unwritable:
                 room = 0
         if room == 0 and shortest > len(bodies):
