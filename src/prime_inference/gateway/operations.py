@@ -19,7 +19,7 @@ from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.gateway.toolcalls.answer import AnswerTools
 from prime_inference.gateway.toolcalls.constrain import constrain
 from prime_inference.gateway.toolcalls.request import RequestTools
-from prime_inference.wire.openai.bounds import alternatives
+from prime_inference.wire.openai.bounds import alternatives, unenforced
 from prime_inference.wire.openai.chat_request import (
     AudioPart,
     ChatRequest,
@@ -70,6 +70,9 @@ DROPS_NAMES: frozenset[EngineKind] = frozenset({"llama.cpp"})
 DIALECTS = {"resp_": "responses", "msg_": "messages"}
 """Endpoints that are translations onto chat completions, by the prefix of their answers' ids."""
 
+IGNORES_KEYWORDS = frozenset({"llama.cpp"})
+"""Engines that leave out of a schema what their grammar cannot say, without a word."""
+
 COUNTS_ONE_PROMPT = frozenset({"llama.cpp"})
 """Engines whose usage is that of the first prompt of several: nobody could say what was used."""
 
@@ -98,6 +101,7 @@ class Operation(Struct, frozen=True, gc=False):
     check: Callable[[Model], None]  # raises InvalidRequest for what this model cannot take
     session: str = ""  # what the client calls the conversation that it belongs to
     id_prefix: str = "cmpl-"  # of the id that the client sees
+    loose_keyword: str = ""  # in a strict schema of the answer, that no grammar enforces
     message_name: str = ""  # path of the first message's name, where one has any
     tools: RequestTools | None = None
     cache_salt: str | None = None  # who has another one shares no prefix cache with it
@@ -162,7 +166,7 @@ class Operation(Struct, frozen=True, gc=False):
         return not self.parameters and not self.message_name and self.choices == 1
 
     def missing(self, deployment: Deployment) -> str | None:
-        """The first parameter that this deployment does not honour."""
+        """The first parameter that this deployment does not honour, for `unsupported`."""
         other_shape = OTHER_SHAPE.get((deployment.engine, self.route), ())
         for name in self.parameters:
             if name not in deployment.parameters or name in other_shape:
@@ -171,16 +175,22 @@ class Operation(Struct, frozen=True, gc=False):
             return self.message_name
         if self.choices > 1 and deployment.engine in COUNTS_ONE_PROMPT:
             return "prompt"
+        if self.loose_keyword and deployment.engine in IGNORES_KEYWORDS:
+            return f"response_format.json_schema.schema ({self.loose_keyword}, strict)"
         if self.schema_alternatives > deployment.schema_alternatives:
-            return "response_format"
+            most = deployment.schema_alternatives
+            return f"response_format.json_schema.schema (more than {most} alternatives)"
         if self.tools is not None and deployment.tool_parser != "upstream":
             return self.tools.missing(self.parameters, deployment)
         return None
 
 
 def unsupported(name: str, model: str) -> UnsupportedParameter:
-    hint = REPLACED_BY.get(name, "Leave it out, or choose a model that supports it.")
-    return UnsupportedParameter(f"'{name}' is not supported by {model}. {hint}", param=name)
+    """The refusal of a parameter; what follows the first space of `name` says what of it."""
+    param, _, detail = name.partition(" ")
+    hint = REPLACED_BY.get(param, "Leave it out, or choose a model that supports it.")
+    what = f"'{param}' {detail}".rstrip()
+    return UnsupportedParameter(f"{what} is not supported by {model}. {hint}", param=param)
 
 
 def chat_operation(
@@ -205,6 +215,7 @@ def chat_operation(
         parameters=parameters,
         content={"messages": request.messages},
         schema_alternatives=_schema_alternatives(request),
+        loose_keyword=_loose_keyword(request),
         check=lambda model: _check_chat(request, model),
         session=session or request.prompt_cache_key or "",
         id_prefix=id_prefix,
@@ -287,6 +298,16 @@ def _schema_alternatives(request: ChatRequest) -> int:
         return 0
     schema = request.response_format.json_schema.schema_
     return 0 if schema is UNSET else alternatives(msgspec.json.decode(schema))
+
+
+def _loose_keyword(request: ChatRequest) -> str:
+    """What a strict schema asks that a grammar does not see to; empty if there is nothing."""
+    if not isinstance(request.response_format, JsonSchemaFormat):
+        return ""
+    asked = request.response_format.json_schema
+    if asked.strict is not True or asked.schema_ is UNSET:
+        return ""
+    return unenforced(msgspec.json.decode(asked.schema_))
 
 
 def _message_name(request: ChatRequest) -> str:

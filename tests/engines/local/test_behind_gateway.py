@@ -275,3 +275,22 @@ async def test_several_prompts_are_refused_since_only_the_first_would_be_counted
     assert answer.json()["error"]["param"] == "prompt"
     one = await api.post("completions", json={"model": MODEL, "prompt": ["One"], "max_tokens": 2})
     assert one.status_code == 200
+
+
+@pytest.mark.parametrize("keyword", [{"multipleOf": 1000}, {"not": {"const": 1}}])
+async def test_a_strict_schema_with_what_no_grammar_enforces_is_refused(
+    api: httpx.AsyncClient, keyword: dict[str, object]
+):
+    schema = {"type": "object", "properties": {"not": {"type": "integer", **keyword}}}
+    asked = {"name": "a", "schema": schema, "strict": True}
+    body = {
+        "model": MODEL,
+        "messages": HELLO,
+        "max_tokens": 4,
+        "response_format": {"type": "json_schema", "json_schema": asked},
+    }
+    answer = await api.post("chat/completions", json=body)
+    assert answer.status_code == 400
+    assert next(iter(keyword)) in answer.json()["error"]["message"]
+    asked["strict"] = False
+    assert (await api.post("chat/completions", json=body)).status_code == 200

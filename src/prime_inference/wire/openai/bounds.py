@@ -87,6 +87,33 @@ def alternatives(schema: object) -> int:
     )
 
 
+UNENFORCED = frozenset({
+    "multipleOf", "uniqueItems", "contains", "minContains", "maxContains", "not", "if", "then",
+    "else", "dependentRequired", "dependentSchemas", "patternProperties", "propertyNames",
+    "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties",
+})  # fmt: skip
+"""What JSON Schema can ask of a value and the grammar of a schema does not see to."""
+
+
+def unenforced(schema: object) -> str:
+    """The first keyword in a schema that no grammar enforces; empty if there is none."""
+    waiting = [schema]
+    while waiting:
+        item = waiting.pop()
+        if not isinstance(item, dict):
+            continue
+        if found := sorted(UNENFORCED & item.keys()):
+            return found[0]
+        for keyword in ("properties", "$defs", "definitions"):
+            if isinstance(named := item.get(keyword), dict):
+                waiting.extend(named.values())
+        for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            if isinstance(listed := item.get(keyword), list):
+                waiting.extend(listed)
+        waiting += [item.get("items"), item.get("additionalProperties")]
+    return ""
+
+
 def _layers(value: object) -> Iterator[list[dict[str, Any] | list[Any]]]:
     """The objects and arrays of a JSON value, outermost first, without recursion."""
     layer = [value]
