@@ -239,7 +239,7 @@ async def test_a_schema_that_would_hold_everybody_up_is_refused_by_name(
         },
     )
     assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "response_format"
+    assert answer.json()["error"]["param"] == "response_format.json_schema.schema"
 
 
 async def test_tokens_are_counted_as_the_engine_bills_them(api: httpx.AsyncClient):
