@@ -29,7 +29,7 @@ from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
-from prime_inference.domain.prices import Price
+from prime_inference.domain.prices import Price, free
 from prime_inference.gateway.account_api import AccountApi
 from prime_inference.gateway.app import BASE, Endpoint
 from prime_inference.gateway.auth import Authenticator
@@ -78,8 +78,9 @@ class BillingParts:
     def billed_to(self, key: ApiKey, team: str) -> ApiKey:
         return self.directory.current.billed_to(key, team)
 
-    def price(self, model: str) -> Price | None:
-        return self.directory.current.prices.at(model, time.time())
+    def price(self, model: str) -> Price:
+        """What is charged now, whatever else the catalogue says."""
+        return self.directory.current.prices.at(model, time.time()) or free(model)
 
     def authenticator(self) -> Authenticator:
         return Authenticator(self, self.billed_to)

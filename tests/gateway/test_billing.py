@@ -118,6 +118,13 @@ async def test_usage_is_kept_without_a_price_and_no_cost_is_told(gateway: Runnin
     assert Decimal(row["cost_usd"]) == 0
 
 
+async def test_the_catalogue_shows_what_is_charged_and_no_other_price(gateway: RunningGateway):
+    priced = (await gateway.get(f"/models/{MODEL}")).json()["data"]["pricing"]
+    unpriced = (await gateway.get("/models/acme/vision-2")).json()["data"]["pricing"]
+    assert float(priced["prompt"]) == 1 / 1_000_000
+    assert float(unpriced["prompt"]) == float(unpriced["completion"]) == 0
+
+
 async def test_a_failed_attempt_costs_nothing_and_the_answer_is_billed_once(
     start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
 ):

@@ -38,6 +38,19 @@ class Price(Struct, frozen=True, kw_only=True):
             raise ValueError("a discount is between 0 and 10000 basis points")
 
 
+def free(model: str) -> Price:
+    """What a model costs that has no price."""
+    return Price(
+        model=model,
+        version=0,
+        effective_from=0,
+        prompt=0,
+        cached_prompt=0,
+        completion=0,
+        reasoning=0,
+    )
+
+
 class PriceBook:
     """Every version of every model's price."""
 
