@@ -119,8 +119,8 @@ async def test_usage_is_kept_without_a_price_and_no_cost_is_told(gateway: Runnin
 
 
 async def test_the_catalogue_shows_what_is_charged_and_no_other_price(gateway: RunningGateway):
-    priced = (await gateway.get(f"/models/{MODEL}")).json()["data"]["pricing"]
-    unpriced = (await gateway.get("/models/acme/vision-2")).json()["data"]["pricing"]
+    priced = (await gateway.get(f"/models/{MODEL}")).json()["pricing"]
+    unpriced = (await gateway.get("/models/acme/vision-2")).json()["pricing"]
     assert float(priced["prompt"]) == 1 / 1_000_000
     assert float(unpriced["prompt"]) == float(unpriced["completion"]) == 0
 
