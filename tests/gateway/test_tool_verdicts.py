@@ -101,8 +101,9 @@ async def test_the_public_rate_counts_what_finished_with_tool_calls(
     await gateway.chat(tools=[TOOL], tool_choice=NAMED)  # finishes with stop
     await gateway.chat(tools=[TOOL], tool_choice="required", max_tokens=2)  # with length
     assert await rate(gateway) is None
-    assert await gateway.metric("prime_tool_call_answers_total") == 2
-    assert await gateway.metric("prime_tool_call_errors_total", error="InvalidJson") == 1
+    # what the limit cut is no fault of the model's
+    assert await gateway.metric("prime_tool_call_answers_total") == 1
+    assert await gateway.metric("prime_tool_call_errors_total", error="InvalidJson") == 0
 
 
 async def test_a_call_that_was_required_and_did_not_come_is_counted(

@@ -32,14 +32,19 @@ class AnswerTools:
 
     def judge(self, choices: Sequence[tuple[str, Sequence[Call]]], judge: Judge) -> None:
         """Have a whole answer judged: finish reason and calls of each choice."""
-        calls = [(call.name or "", call.arguments) for _, found in choices for call in found]
+        calls = [
+            (call.name or "", call.arguments)
+            for reason, found in choices
+            for call in (found[:-1] if reason == "length" else found)  # the limit cut the last
+        ]
         finished = any(reason == "tool_calls" for reason, _ in choices)
         missing = self._tools.must_call and any(
             reason == "stop" and not found for reason, found in choices
         )
         if not (calls or finished or missing):
             return
-        broken = any(reader.broken for reader in self._readers)
+        cut = any(reason == "length" for reason, _ in choices)
+        broken = not cut and any(reader.broken for reader in self._readers)
         verdict = ToolVerdict(
             model=self._deployment.model,
             deployment=self._deployment.id,
