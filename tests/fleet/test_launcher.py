@@ -52,8 +52,16 @@ async def test_a_worker_that_is_killed_is_started_again(tmp_path):
     async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
         before = pids(await supervisor.status())
         os.kill(before["tiny-a/decode-0"], signal.SIGKILL)
-        await until(supervisor, lambda status: deployment(status, "tiny-a")["state"] == "degraded")
-        after = pids(await until(supervisor, lambda status: all_in(status, "ready")))
+        # how long it is missing depends on the machine: what stays is that it was restarted
+        after = pids(
+            await until(
+                supervisor,
+                lambda status: (
+                    all_in(status, "ready")
+                    and pids(status)["tiny-a/decode-0"] != before["tiny-a/decode-0"]
+                ),
+            )
+        )
         changed = {name for name in after if after[name] != before[name]}
         assert changed == {"tiny-a/decode-0"}
 

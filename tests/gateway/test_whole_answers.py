@@ -66,11 +66,21 @@ async def test_a_chat_completion_has_the_shape_of_openais(whole: RunningGateway)
 
 async def test_a_completion_has_the_shape_of_openais(whole: RunningGateway):
     response = await whole.post(
-        "/completions", {"model": MODEL, "prompt": ["one", "two"], "max_tokens": 5}
-    )
+        "/completions", {"model": MODEL, "prompt": ["one"], "max_tokens": 5}
+    )  # fmt: skip
     answer = response.json()
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
+    assert [(c["index"], c["text"], c["finish_reason"]) for c in answer["choices"]] == [
+        (0, expected_text("one", 5), "length"),
+    ]
+    assert answer["usage"]["completion_tokens"] == 5
+
+
+async def test_several_prompts_have_a_choice_each(start_gateway: StartGateway, engine: MockEngine):
+    gateway = await start_gateway(engine)
+    body = {"model": MODEL, "prompt": ["one", "two"], "max_tokens": 5}
+    answer = (await gateway.post("/completions", body)).json()
     assert [(c["index"], c["text"], c["finish_reason"]) for c in answer["choices"]] == [
         (0, expected_text("one", 5), "length"),
         (1, expected_text("two", 5), "length"),
