@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from prime_inference.domain.models import GatewayParser
 from prime_inference.engines.mock import MockEngine
 
 from .conftest import StartGateway
@@ -80,6 +81,20 @@ async def test_each_wrong_call_is_counted_in_its_bucket(
         assert count == (bucket == error)
         assert (await rate(gateway))[bucket] == (100.0 if bucket == error else 0.0)
     assert (await rate(gateway))["total"] == (0.0 if error is None else 100.0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_call_in_raw_text_with_more_than_its_format_has_a_place_for_is_counted(
+    start_gateway: StartGateway, engine: MockEngine, stream: bool
+):
+    gateway = await start_gateway(engine, tool_parser=GatewayParser("hermes"))
+    call = '{"name": "weather", "arguments": {"city": "x"}, "more": }'  # the arguments are whole
+    engine.say(f"<tool_call>\n{call}\n</tool_call>")
+    if stream:
+        assert (await gateway.stream(tools=[TOOL])).done
+    else:
+        assert (await gateway.chat(tools=[TOOL])).status_code == 200
+    assert await gateway.metric("prime_tool_call_errors_total", error="InvalidJson") == 1
 
 
 async def test_an_answer_counts_once_however_many_of_its_calls_are_wrong(

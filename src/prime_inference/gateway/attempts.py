@@ -69,17 +69,19 @@ class Attempts:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since, late=late)
         response: Response | None = None
         relay.brought_content = False
+        tools = run.operation.answer_tools(upstream.deployment)
         try:
             if relay.committed:
                 response = await self._take_up(run, model, relay, upstream, slot, clocks)
             else:
-                body, said, rules = await self._first_request(run, keep_record, upstream)
+                body, said, rules = await self._first_request(run, keep_record, upstream, tools)
                 came = slot.first_token if hedge is None else partial(_came, hedge, slot)
                 relay.begin(came, relay.new_stream(said, rules))
                 path = f"/{run.operation.route}"
                 response = await self._open(run, model, upstream, clocks, path, body)
             await relay.relay(EventStream(response), clocks)
-            self._answered(run, upstream, relay)
+            if tools is not None:
+                self._tool_calls.answered(tools, relay.calls)
         except UpstreamFailure as failure:
             self._mend(run, relay, upstream, slot, failure)
         finally:
@@ -96,7 +98,8 @@ class Attempts:
     ) -> Rival[None]:
         """A second attempt at a stream, as far as its first content."""
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
-        body, said, rules = await self._first_request(run, keep_record, upstream)
+        tools = run.operation.answer_tools(upstream.deployment)
+        body, said, rules = await self._first_request(run, keep_record, upstream, tools)
         response: Response | None = None
         try:
             response = await self._open(
@@ -115,7 +118,8 @@ class Attempts:
             relay.brought_content = False
             try:
                 await relay.relay(reader, clocks, events)
-                self._answered(run, upstream, relay)
+                if tools is not None:
+                    self._tool_calls.answered(tools, relay.calls)
             except UpstreamFailure as failure:
                 self._mend(run, relay, upstream, slot, failure)
             finally:
@@ -157,17 +161,10 @@ class Attempts:
         if response is not None:
             response.release() if relay.complete else response.close()
 
-    def _answered(self, run: Run, upstream: Upstream, relay: StreamRelay) -> None:
-        """Have the tool calls of a whole answer judged."""
-        tools = run.operation.answer_tools(upstream.deployment)
-        if tools is not None:
-            self._tool_calls.answered(tools, relay.calls)
-
     async def _first_request(
-        self, run: Run, keep_record: bool, upstream: Upstream
+        self, run: Run, keep_record: bool, upstream: Upstream, tools: AnswerTools | None
     ) -> tuple[bytes, Said | None, CallRules]:
         """The body, the record of the answer if one is kept, and how tool calls are found."""
-        tools = run.operation.answer_tools(upstream.deployment)
         rules = ANY_CALLS if tools is None else tools.rules
         if keep_record and rules.new_reader is None:  # what a parser holds back cannot go on
             return *continuation.begin(run.operation, upstream.deployment), rules

@@ -140,8 +140,7 @@ class Failover:
         second = await hedge.outcome()
         if second is None and hedge.failed is not None:
             upstream, failure = hedge.failed
-            if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
-                upstream.statistics.failure(self._deadlines.now())
+            self._count(upstream, failure)
             tries.failed(upstream, failure)
         return second
 
@@ -162,10 +161,15 @@ class Failover:
         if isinstance(failure, UpstreamRefused):
             if not run.committed:
                 raise failure
-        elif not _is_full(failure) and not isinstance(failure, ContextTooSmall):
-            upstream.statistics.failure(self._deadlines.now())
+        else:
+            self._count(upstream, failure)
         if run.committed and not run.resumable:
             raise failure
+
+    def _count(self, upstream: Upstream, failure: UpstreamFailure) -> None:
+        """Note the failure with the deployment's statistics, if it tells something of it."""
+        if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
+            upstream.statistics.failure(self._deadlines.now())
 
 
 class _Tries:

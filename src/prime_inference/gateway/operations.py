@@ -203,6 +203,7 @@ def chat_operation(
     if not request.tools:
         parameters.pop("tool_choice", None)
         parameters.pop("parallel_tool_calls", None)
+    schema_alternatives, loose_keyword = _answer_schema(request)
     return Operation(
         route="chat/completions",
         shape="chat",
@@ -214,8 +215,8 @@ def chat_operation(
         token_limit=request.token_limit,
         parameters=parameters,
         content={"messages": request.messages},
-        schema_alternatives=_schema_alternatives(request),
-        loose_keyword=_loose_keyword(request),
+        schema_alternatives=schema_alternatives,
+        loose_keyword=loose_keyword,
         check=lambda model: _check_chat(request, model),
         session=session or request.prompt_cache_key or "",
         id_prefix=id_prefix,
@@ -293,21 +294,16 @@ _completion_fields = _EngineFields(
 _embedding_fields = _EngineFields(EmbeddingRequest)
 
 
-def _schema_alternatives(request: ChatRequest) -> int:
+def _answer_schema(request: ChatRequest) -> tuple[int, str]:
+    """Alternatives of the schema that the answer must have, and what it asks, if it is strict,
+    that a grammar does not see to."""
     if not isinstance(request.response_format, JsonSchemaFormat):
-        return 0
-    schema = request.response_format.json_schema.schema_
-    return 0 if schema is UNSET else alternatives(msgspec.json.decode(schema))
-
-
-def _loose_keyword(request: ChatRequest) -> str:
-    """What a strict schema asks that a grammar does not see to; empty if there is nothing."""
-    if not isinstance(request.response_format, JsonSchemaFormat):
-        return ""
+        return 0, ""
     asked = request.response_format.json_schema
-    if asked.strict is not True or asked.schema_ is UNSET:
-        return ""
-    return unenforced(msgspec.json.decode(asked.schema_))
+    if asked.schema_ is UNSET:
+        return 0, ""
+    schema = msgspec.json.decode(asked.schema_)
+    return alternatives(schema), unenforced(schema) if asked.strict is True else ""
 
 
 def _message_name(request: ChatRequest) -> str:
