@@ -10,7 +10,7 @@ import msgspec
 
 from prime_inference.accounts.audit import FIRST, AuditEntry, chained
 from prime_inference.accounts.directory import Records
-from prime_inference.adapters.sql.database import Database, Row, Transaction
+from prime_inference.adapters.sql.database import Database, Row, Transaction, guarded
 from prime_inference.domain.accounts import Member, Role, Tenant
 from prime_inference.domain.keys import ApiKey, Scope
 from prime_inference.domain.limits import Limit, LimitKind
@@ -131,7 +131,9 @@ class SqlAccounts:
     def _change(
         self, action: str, subject: str, actor: str, now: float, detail: object
     ) -> Iterator[Transaction]:
-        with self._guarded(self._database.transaction()) as transaction:
+        with guarded(
+            self._database, self._database.transaction(), AccountsUnavailable
+        ) as transaction:
             # first, so that changes wait for one another and the chain has one end
             transaction.run("UPDATE revision SET value = value + 1")
             yield transaction
@@ -144,15 +146,7 @@ class SqlAccounts:
             transaction.insert_new("audit", AUDIT, [tuple(getattr(entry, n) for n in AUDIT)])
 
     def _snapshot(self) -> AbstractContextManager[Transaction]:
-        return self._guarded(self._database.snapshot())
-
-    @contextmanager
-    def _guarded(self, block: AbstractContextManager[Transaction]) -> Iterator[Transaction]:
-        try:
-            with block as transaction:
-                yield transaction
-        except self._database.unavailable as error:
-            raise AccountsUnavailable(f"{type(error).__name__}: {error}") from error
+        return guarded(self._database, self._database.snapshot(), AccountsUnavailable)
 
 
 def _revision(transaction: Transaction) -> int:

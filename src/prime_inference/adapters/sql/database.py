@@ -5,8 +5,8 @@ Statements are written once for SQLite and Postgres, with parameters as `:name`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 Row = tuple[Any, ...]
@@ -47,3 +47,15 @@ class Database(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@contextmanager
+def guarded(
+    database: Database, block: AbstractContextManager[Transaction], unavailable: type[Exception]
+) -> Iterator[Transaction]:
+    """A transaction of which `unavailable` is raised when the database cannot."""
+    try:
+        with block as transaction:
+            yield transaction
+    except database.unavailable as error:
+        raise unavailable(f"{type(error).__name__}: {error}") from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from prime_inference.adapters.sql import statements
-from prime_inference.adapters.sql.database import Database, Row, Transaction
+from prime_inference.adapters.sql.database import Database, Row, Transaction, guarded
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import (
     REVENUE,
@@ -116,18 +116,10 @@ class SqlLedger:
             return transaction.rows(statement, **parameters)
 
     def _transaction(self) -> AbstractContextManager[Transaction]:
-        return self._guarded(self._database.transaction())
+        return guarded(self._database, self._database.transaction(), LedgerUnavailable)
 
     def _snapshot(self) -> AbstractContextManager[Transaction]:
-        return self._guarded(self._database.snapshot())
-
-    @contextmanager
-    def _guarded(self, block: AbstractContextManager[Transaction]) -> Iterator[Transaction]:
-        try:
-            with block as transaction:
-                yield transaction
-        except self._database.unavailable as error:
-            raise LedgerUnavailable(f"{type(error).__name__}: {error}") from error
+        return guarded(self._database, self._database.snapshot(), LedgerUnavailable)
 
 
 def _identity(event: UsageEvent) -> tuple[str, str, str]:
