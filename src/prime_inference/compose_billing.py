@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +21,17 @@ from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
 from prime_inference.adapters.sql.open import is_database, open_database
 from prime_inference.billing.holds import Holds
+from prime_inference.billing.reservation_charges import ReservationCharges
 from prime_inference.billing.shipper import Shipper
 from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
 from prime_inference.control.admin_api import AdminApi
 from prime_inference.control.operations import Operations
+from prime_inference.control.reservations import ReservationOperations
 from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
+from prime_inference.domain.models import Deployment
 from prime_inference.domain.prices import Price, free
 from prime_inference.gateway.account_api import AccountApi
 from prime_inference.gateway.app import BASE, Endpoint
@@ -36,7 +39,9 @@ from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.billing import Billing
 from prime_inference.gateway.cache_salts import CacheSalts
 from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.reservations_api import ReservationsApi
 from prime_inference.ports.accounts import AccountExists
+from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.ledger import Ledger, UsageFilter
 from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
@@ -70,6 +75,7 @@ class BillingParts:
     outbox: Outbox
     holds: Holds
     files: FileKeyStore
+    fleet: Callable[[], Sequence[Deployment]]
 
     def find(self, key_id: str) -> ApiKey | None:
         """A key of an account, or this machine's own. Implements `ports.keys.KeyStore`."""
@@ -98,14 +104,19 @@ class BillingParts:
             "1 while limits are decided without their store.",
             lambda: self.holds.degraded,
         )
-        return account.routes(BASE)
+        reservations = ReservationsApi(auth, self.directory, self.fleet)
+        return {**account.routes(BASE), **reservations.routes(BASE)}
 
 
 @contextlib.asynccontextmanager
 async def billing_parts(
-    options: BillingOptions, state_dir: Path, files: FileKeyStore
+    options: BillingOptions, state_dir: Path, files: FileKeyStore, catalog: Catalog
 ) -> AsyncIterator[BillingParts]:
     """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart."""
+
+    def fleet() -> list[Deployment]:
+        return [each for model in catalog.models() for each in catalog.deployments(model.id)]
+
     async with contextlib.AsyncExitStack() as stack:
 
         def opened() -> Database:
@@ -131,10 +142,13 @@ async def billing_parts(
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
         operations = Operations(accounts, ledger, lambda: directory.current, time.time)
-        admin = AdminApi(operations, directory, admin_key(state_dir))
-        tasks = [asyncio.create_task(work) for work in (directory.run(), holds.run())]
-        stack.callback(_cancel, tasks)
-        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files)
+        reservations = ReservationOperations(accounts, fleet, time.time)
+        admin = AdminApi(operations, reservations, directory, admin_key(state_dir))
+        charges = ReservationCharges(ledger, lambda: directory.current.reservations, time.time)
+        works = (directory.run(), holds.run(), charges.run())
+        tasks = [asyncio.create_task(work) for work in works]
+        stack.push_async_callback(_end, tasks)
+        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, fleet)
 
 
 async def _start_shipper(
@@ -209,6 +223,7 @@ def _limit_store(redis: str | None) -> LimitStore:
     return RedisLimits(redis)
 
 
-def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
+    await asyncio.wait(tasks)

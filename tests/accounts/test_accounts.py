@@ -16,6 +16,7 @@ from prime_inference.domain.accounts import Role, Tenant
 from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import Scope
 from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.ports.accounts import AccountExists, UnknownAccount
 from tests.billing.samples import price
 
@@ -165,3 +166,27 @@ def test_a_team_is_billed_by_its_members_only(accounts: SqlAccounts):
         with pytest.raises(PermissionDenied):
             directory.billed_to(key, "team_9")
     assert directory.billed_to(key, "user_ann") is key
+
+
+def test_a_reservation_is_loaded_as_it_was_and_ends_when_it_is_told_to(accounts: SqlAccounts):
+    with_team(accounts)
+    one = Reservation(
+        "res_1", "team_1", "acme/echo-1", 8, 10.5, 5_000_000_000, Period.MONTH, 9.0,
+        frozenset({"us-east", "eu"}), None, spill=False, token_discount=2500,
+    )  # fmt: skip
+    accounts.add_reservation(one, "eve")
+    assert list(accounts.load().reservations) == [one]
+    accounts.end_reservation("res_1", 99.5, "eve", 20.0)
+    assert list(accounts.load().reservations) == [replace(one, ends_at=99.5)]
+    assert [entry.action for entry in accounts.audit(10)][2:] == [
+        "reservation.create",
+        "reservation.end",
+    ]
+    with pytest.raises(UnknownAccount):
+        accounts.end_reservation("res_2", 1.0, "eve", 20.0)
+    with pytest.raises(UnknownAccount):
+        accounts.add_reservation(replace(one, id="res_3", tenant="nobody"), "eve")
+    directory = Directory.of(accounts.load())
+    assert directory.reserved("team_1", "acme/echo-1", 10.0) == ()
+    assert [each.id for each in directory.reserved("team_1", "acme/echo-1", 11.0)] == ["res_1"]
+    assert directory.reserved("user_ann", "acme/echo-1", 11.0) == ()

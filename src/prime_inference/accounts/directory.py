@@ -11,6 +11,7 @@ from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
 from prime_inference.domain.prices import Price, PriceBook
+from prime_inference.domain.reservations import Reservation, State
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -27,6 +28,7 @@ class Records:
     keys: Sequence[ApiKey] = ()
     prices: Sequence[Price] = ()
     limits: Sequence[Limit] = ()
+    reservations: Sequence[Reservation] = ()
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Directory:
     tenants: Mapping[str, Tenant]
     _roles: Mapping[tuple[str, str], Role]
     _limits: Sequence[Limit]
+    reservations: Sequence[Reservation] = ()
     _matching: dict[tuple[str, str, str], tuple[Limit, ...]] = field(default_factory=dict)
     _billed: dict[tuple[str, str], ApiKey] = field(default_factory=dict)
 
@@ -51,6 +54,7 @@ class Directory:
             {tenant.id: tenant for tenant in records.tenants},
             {(member.team, member.person): member.role for member in records.members},
             tuple(records.limits),
+            tuple(records.reservations),
         )
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -90,6 +94,16 @@ class Directory:
                 limit for limit in self._limits if limit.matches(*wanted)
             )
         return found
+
+    def reserved(self, tenant: str, model: str, now: float) -> tuple[Reservation, ...]:
+        """The reservations that are active for a request of that tenant, for that model."""
+        if not self.reservations:
+            return ()
+        return tuple(
+            each
+            for each in self.reservations
+            if each.tenant == tenant and each.model == model and each.state(now) is State.ACTIVE
+        )
 
 
 def check_scope(key: ApiKey, route: str, model: str) -> None:

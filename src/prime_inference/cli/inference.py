@@ -18,6 +18,7 @@ from prime_inference.cli import (
     models,
     plan,
     prices,
+    reservations,
     serve,
     status,
     toolcalls,
@@ -37,6 +38,7 @@ app.command("usage", cls=Command, epilog=usage.EPILOG)(usage.usage)
 app.add_typer(keys.app, name="keys")
 app.add_typer(limits.app, name="limits")
 app.add_typer(prices.app, name="prices")
+app.add_typer(reservations.app, name="reservations")
 app.add_typer(ledger.app, name="ledger")
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
 app.add_typer(fleet.app, name="fleet")

@@ -22,9 +22,14 @@ WALLET = json_help(
 STATEMENT = json_help(
     "{tenant, month, lines: [{model, pool, requests, prompt_tokens, cached_tokens,"
     " completion_tokens, reasoning_tokens, cost_usd}], usage_usd, transfers: [{kind, reference,"
-    " amount_usd, about, memo}], credits_and_adjustments_usd, total_due_usd}"
+    " amount_usd, about, memo}], reservations_usd,"
+    " credits_and_adjustments_usd, total_due_usd}"
 )
 AUDIT = json_help("{entries: [{place, at, actor, action, subject, detail, previous, hash}]}")
+
+STATEMENT_SUMS = (
+    "usage_usd", "reservations_usd", "credits_and_adjustments_usd", "total_due_usd",
+)  # fmt: skip
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="The books, and the proof of them.")
 Tenant = Annotated[str, typer.Argument(metavar="TEAM", help="A team's or person's id.")]
@@ -147,7 +152,7 @@ def statement(
     columns = ("model", "pool", "requests", "prompt_tokens", "completion_tokens", "cost_usd")
     print_rows(terminal, output, found, f"Statement {month}", found["lines"], columns)
     if output != "json":
-        for name in ("usage_usd", "credits_and_adjustments_usd", "total_due_usd"):
+        for name in STATEMENT_SUMS:
             terminal.line(f"{name.removesuffix('_usd').replace('_', ' ')}: ${found[name]}")
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.control.operations import Call, Operations
+from prime_inference.control.reservations import ReservationOperations
 from prime_inference.domain.errors import (
     ApiError,
     AuthenticationFailed,
@@ -36,13 +37,19 @@ ACTOR = re.compile(rb"[\x21-\x7e]{1,64}")
 class AdminApi:
     """Everything under /admin/v1, for whoever has the admin key."""
 
-    def __init__(self, operations: Operations, directory: LiveDirectory, admin_key: str) -> None:
-        self._operations = operations
+    def __init__(
+        self,
+        operations: Operations,
+        reservations: ReservationOperations,
+        directory: LiveDirectory,
+        admin_key: str,
+    ) -> None:
+        routes = {**operations.routes(), **reservations.routes()}
         self._directory = directory
         self._digest = hashlib.sha256(admin_key.encode()).digest()
         self._routes = [
             (method, re.compile(f"{BASE}/{pattern}"), operation)
-            for (method, pattern), operation in operations.routes().items()
+            for (method, pattern), operation in routes.items()
         ]
 
     async def handle(self, request: Request, reply: Reply) -> None:

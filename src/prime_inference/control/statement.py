@@ -1,4 +1,4 @@
-"""A tenant's bill for one month: what was used, by model and pool, and what was paid."""
+"""A tenant's bill for one month: used, by model and pool; reserved; and what was paid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def statement(ledger: Ledger, tenant: str, month: str) -> dict[str, object]:
     lines = ledger.usage(("model", "pool"), where)
     others = _others(ledger, tenant, first, after)
     used = sum(line.cost for line in lines)
-    paid = sum(amount for _, amount in others)
+    reserved = sum(-amount for transfer, amount in others if transfer.kind == "reservation")
+    paid = sum(amount for _, amount in others) + reserved
     return {
         "tenant": tenant,
         "month": month,
@@ -49,6 +50,7 @@ def statement(ledger: Ledger, tenant: str, month: str) -> dict[str, object]:
             for line in lines
         ],
         "usage_usd": usd_text(used),
+        "reservations_usd": usd_text(reserved),
         "transfers": [
             {
                 "kind": transfer.kind,
@@ -60,12 +62,12 @@ def statement(ledger: Ledger, tenant: str, month: str) -> dict[str, object]:
             for transfer, amount in others
         ],
         "credits_and_adjustments_usd": usd_text(paid),
-        "total_due_usd": usd_text(used - paid),
+        "total_due_usd": usd_text(used + reserved - paid),
     }
 
 
 def _others(ledger: Ledger, tenant: str, first: date, after: date) -> list[tuple[Transfer, int]]:
-    """Credits and adjustments of the month, with what they are to the tenant."""
+    """All transfers of the month but usage, with what they are to the tenant."""
     begin, end = _microseconds(first), _microseconds(after)
     account = tenant_account(tenant)
     transfers = ledger.payments(tenant, begin, end)

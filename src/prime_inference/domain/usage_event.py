@@ -10,6 +10,7 @@ from prime_inference.domain.generation import Outcome
 
 EventKind = Literal["usage"]
 SERVERLESS = "serverless"
+RESERVED = "reserved:"  # what the pool of a reservation begins with; its id follows
 NO_PRICE = 0  # a price version that no price has
 
 

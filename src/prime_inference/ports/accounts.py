@@ -1,4 +1,4 @@
-"""Where teams, keys, prices and limits are kept. Called from worker threads."""
+"""Where teams, keys, prices, limits and reservations are kept. Called from worker threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from prime_inference.domain.accounts import Role, Tenant
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
 from prime_inference.domain.prices import Price
+from prime_inference.domain.reservations import Reservation
 
 
 class AccountsUnavailable(Exception):
@@ -16,7 +17,7 @@ class AccountsUnavailable(Exception):
 
 
 class UnknownAccount(Exception):
-    """There is no tenant, key or limit of that id."""
+    """There is no tenant, key, limit or reservation of that id."""
 
 
 class AccountExists(Exception):
@@ -46,6 +47,11 @@ class Accounts(Protocol):
     def add_price(self, price: Price, actor: str, now: float) -> None: ...
     def add_limit(self, limit: Limit, actor: str, now: float) -> None: ...
     def remove_limit(self, limit_id: str, actor: str, now: float) -> None: ...
+    def add_reservation(self, reservation: Reservation, actor: str) -> None: ...
+
+    def end_reservation(self, reservation_id: str, ends_at: float, actor: str, now: float) -> None:
+        """It ends at that time, whatever its end was."""
+        ...
 
     def note(self, action: str, subject: str, detail: str, actor: str, now: float) -> None:
         """An entry in the audit log for what is kept elsewhere (a credit, an adjustment)."""

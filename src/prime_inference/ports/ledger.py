@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from prime_inference.domain.usage_event import UsageEvent
 
-TransferKind = Literal["usage", "credit", "adjustment"]
+TransferKind = Literal["usage", "credit", "adjustment", "reservation"]
 GroupBy = Literal["day", "key_id", "model", "pool", "tenant"]
 
 REVENUE = "revenue"
@@ -51,7 +51,7 @@ class Transfer:
     credit: str
     amount: int  # nanodollars
     at: int  # microseconds since the epoch
-    about: str = ""  # the generation that an adjustment is about
+    about: str = ""  # the generation that an adjustment is about; the reservation that is paid
     memo: str = ""
 
 
@@ -104,7 +104,7 @@ class Ledger(Protocol):
         ...
 
     def transfer(self, transfer: Transfer) -> bool:
-        """Write a credit or an adjustment; False if it is there. Raises TransferConflict."""
+        """Write what no event says; False if it is there. Raises TransferConflict."""
         ...
 
     def balance(self, account: str) -> int:
@@ -116,7 +116,11 @@ class Ledger(Protocol):
         ...
 
     def payments(self, tenant: str, begin: int, end: int) -> Sequence[Transfer]:
-        """Credits and adjustments from `begin` until before `end`, oldest first."""
+        """All transfers but usage from `begin` until before `end`, oldest first."""
+        ...
+
+    def periods_paid(self, tenant: str, reservation: str) -> int:
+        """How many periods of a reservation have a transfer."""
         ...
 
     def event(self, tenant: str, generation: str) -> UsageEvent | None:

@@ -1,4 +1,4 @@
-"""Teams, keys, prices and limits in SQL; every change with its entry in the audit log."""
+"""Accounts, prices, limits and reservations in SQL; each change with its entry in the audit log."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from prime_inference.domain.accounts import Member, Role, Tenant
 from prime_inference.domain.keys import ApiKey, Scope
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.prices import Price
+from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
 
 MICRO = 1_000_000
@@ -26,6 +27,7 @@ KEY = (
 )  # fmt: skip
 PRICE = Price.__struct_fields__
 LIMIT = tuple(field.name for field in fields(Limit))
+RESERVATION = tuple(field.name for field in fields(Reservation))
 AUDIT = tuple(field.name for field in fields(AuditEntry))
 
 
@@ -50,6 +52,7 @@ class SqlAccounts:
                 [_key(row) for row in _all(transaction, "api_key", KEY)],
                 [_price(row) for row in _all(transaction, "price", PRICE)],
                 [_limit(row) for row in _all(transaction, "usage_limit", LIMIT)],
+                [_reservation(row) for row in _all(transaction, "reservation", RESERVATION)],
             )
 
     def audit(self, limit: int, offset: int = 0) -> Sequence[AuditEntry]:
@@ -119,6 +122,20 @@ class SqlAccounts:
         with self._change("limit.remove", limit_id, actor, now, []) as transaction:
             if not transaction.run("DELETE FROM usage_limit WHERE id = :id", id=limit_id):
                 raise UnknownAccount(f"there is no limit {limit_id}")
+
+    def add_reservation(self, reservation: Reservation, actor: str) -> None:
+        row = _reservation_row(reservation)
+        with self._change(
+            "reservation.create", reservation.id, actor, reservation.created_at, row[1:]
+        ) as transaction:
+            _require_tenant(transaction, reservation.tenant)
+            transaction.insert_new("reservation", RESERVATION, [row])
+
+    def end_reservation(self, reservation_id: str, ends_at: float, actor: str, now: float) -> None:
+        with self._change("reservation.end", reservation_id, actor, now, ends_at) as transaction:
+            statement = "UPDATE reservation SET ends_at = :ends_at WHERE id = :id"
+            if not transaction.run(statement, ends_at=ends_at, id=reservation_id):
+                raise UnknownAccount(f"there is no reservation {reservation_id}")
 
     def note(self, action: str, subject: str, detail: str, actor: str, now: float) -> None:
         with self._change(action, subject, actor, now, detail):
@@ -200,3 +217,20 @@ def _price(row: Row) -> Price:
 def _limit(row: Row) -> Limit:
     values = dict(zip(LIMIT, row, strict=True))
     return Limit(**{**values, "kind": LimitKind(values["kind"])})
+
+
+def _reservation_row(reservation: Reservation) -> Row:
+    values = {name: getattr(reservation, name) for name in RESERVATION}
+    values["period"] = str(reservation.period)
+    values["datacenters"] = msgspec.json.encode(sorted(reservation.datacenters)).decode()
+    values["spill"] = int(reservation.spill)
+    return tuple(values.values())
+
+
+def _reservation(row: Row) -> Reservation:
+    values = dict(zip(RESERVATION, row, strict=True))
+    names = msgspec.json.decode(values["datacenters"], type=list[str])
+    period, spill = Period(values["period"]), bool(values["spill"])
+    return Reservation(
+        **{**values, "datacenters": frozenset(names), "period": period, "spill": spill}
+    )

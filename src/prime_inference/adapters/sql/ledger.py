@@ -74,6 +74,10 @@ class SqlLedger:
         rows = self._read(statements.PAYMENTS, tenant=tenant, begin=begin, end=end)
         return [Transfer(*row) for row in rows]
 
+    def periods_paid(self, tenant: str, reservation: str) -> int:
+        rows = self._read(statements.PERIODS_PAID, tenant=tenant, about=reservation)
+        return int(rows[0][0])
+
     def event(self, tenant: str, generation: str) -> UsageEvent | None:
         rows = self._read(statements.EVENT, tenant=tenant, generation=generation)
         return UsageEvent(*_event_values(rows[0])) if rows else None

@@ -67,6 +67,10 @@ SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer
 WHERE tenant = :tenant AND at >= :begin AND at < :end AND kind <> 'usage'
 ORDER BY at, reference
 """
+PERIODS_PAID = """
+SELECT count(*) FROM transfer
+WHERE about = :about AND about <> '' AND tenant = :tenant AND kind = 'reservation'
+"""
 EVENT = f"""
 SELECT {", ".join(UsageEvent.__struct_fields__)} FROM usage_event
 WHERE tenant = :tenant AND generation = :generation AND kind = 'usage'

@@ -1,0 +1,79 @@
+"""What reservations cost: one transfer for each period, as soon as it has begun.
+
+Every replica does this. The ledger takes each period once, so that it costs nothing but a
+look; one replica is enough, and whoever was down catches up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from prime_inference.domain.reservations import Reservation, period_start, periods_due
+from prime_inference.ports.ledger import (
+    REVENUE,
+    Ledger,
+    LedgerUnavailable,
+    Transfer,
+    tenant_account,
+)
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 15.0  # a bill by the hour may be late by seconds
+MICRO = 1_000_000
+
+
+def charge_of(reservation: Reservation, number: int) -> Transfer:
+    """The transfer of a period. Its reference makes a repetition harmless."""
+    begins = period_start(reservation, number)
+    return Transfer(
+        reservation.tenant,
+        f"{reservation.id}/{number}",
+        "reservation",
+        tenant_account(reservation.tenant),
+        REVENUE,
+        reservation.price,
+        round(begins * MICRO),
+        about=reservation.id,
+        memo=f"{reservation.slots} slots of {reservation.model} for a {reservation.period}",
+    )
+
+
+class ReservationCharges:
+    """Charges every period that has begun."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        reservations: Callable[[], Iterable[Reservation]],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._reservations = reservations
+        self._now = wall_clock
+        self._paid: dict[str, int] = {}  # periods that the ledger is known to have
+
+    def charge(self) -> int:
+        """Write what is due and not there; how many transfers. Raises LedgerUnavailable."""
+        written = 0
+        now = self._now()
+        for reservation in self._reservations():
+            due = periods_due(reservation, now)
+            if due <= self._paid.get(reservation.id, 0):
+                continue
+            paid = self._ledger.periods_paid(reservation.tenant, reservation.id)
+            for number in range(paid, due):
+                written += self._ledger.transfer(charge_of(reservation, number))
+            self._paid[reservation.id] = due
+        return written
+
+    async def run(self) -> None:
+        """Charge until cancelled."""
+        while True:
+            try:
+                await asyncio.to_thread(self.charge)
+            except LedgerUnavailable as error:
+                log.warning("reservations are charged later: %s", error)
+            await asyncio.sleep(LOOK_S)

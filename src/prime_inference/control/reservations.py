@@ -1,0 +1,148 @@
+"""Reservations in the admin API: made, listed, shown, ended (docs/reservations.md)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from prime_inference.control.operations import ID_BYTES, Call
+from prime_inference.control.requests import Id, Names, Usd
+from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.models import Deployment
+from prime_inference.domain.money import nanodollars
+from prime_inference.domain.reservations import Period, Reservation, State, allot, missing
+from prime_inference.gateway.reservations_api import reservation_object
+from prime_inference.ports.accounts import Accounts, UnknownAccount
+
+Fleet = Callable[[], Sequence[Deployment]]
+
+
+class NewReservation(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """Times as ISO 8601; money as decimal text in dollars."""
+
+    tenant: Id
+    model: Id
+    slots: Annotated[int, Meta(ge=1, le=1_000_000)]
+    price_usd: Usd
+    period: Period = Period.HOUR
+    datacenters: Names = []  # empty: any
+    from_: str | None = None  # None: now
+    to: str | None = None  # None: until it is ended
+    spill: bool = True
+    token_discount_percent: Annotated[float, Meta(ge=0, le=100)] = 100.0
+
+
+class End(Struct, forbid_unknown_fields=True):
+    at: str | None = None  # None: now
+
+
+class ReservationOperations:
+    """Over the accounts and the fleet that this gateway serves."""
+
+    def __init__(self, accounts: Accounts, fleet: Fleet, wall_clock: Callable[[], float]) -> None:
+        self._accounts = accounts
+        self._fleet = fleet
+        self._now = wall_clock
+
+    def routes(self) -> dict[tuple[str, str], Callable[[Call], object]]:
+        """As `control.operations.Operations.routes`."""
+        return {
+            ("GET", "reservations"): self.list,
+            ("POST", "reservations"): self.create,
+            ("GET", "reservations/([^/]+)"): self.show,
+            ("POST", "reservations/([^/]+)/end"): self.end,
+        }
+
+    def list(self, call: Call) -> object:
+        tenant = call.query.get("tenant")
+        found = [each for each in self._all() if tenant in (None, each.tenant)]
+        return {"reservations": [self._object(each) for each in found], "total_count": len(found)}
+
+    def show(self, call: Call) -> object:
+        return self._object(self._find(call.parts[0]))
+
+    def create(self, call: Call) -> object:
+        wanted = call.decode(NewReservation)
+        now = self._now()
+        starts_at = now if wanted.from_ is None else _moment(wanted.from_, "from")
+        ends_at = None if wanted.to is None else _moment(wanted.to, "to")
+        if wanted.from_ is not None and starts_at < now:
+            raise InvalidRequest("A reservation cannot begin in the past.", param="from")
+        if ends_at is not None and ends_at <= starts_at:
+            raise InvalidRequest("A reservation ends after it begins.", param="to")
+        reservation = Reservation(
+            id=f"res_{secrets.token_hex(ID_BYTES)}",
+            tenant=wanted.tenant,
+            model=wanted.model,
+            slots=wanted.slots,
+            starts_at=starts_at,
+            price=nanodollars(wanted.price_usd),
+            period=wanted.period,
+            created_at=now,
+            datacenters=frozenset(wanted.datacenters),
+            ends_at=ends_at,
+            spill=wanted.spill,
+            token_discount=round(wanted.token_discount_percent * 100),
+        )
+        self._require_room(reservation)
+        self._accounts.add_reservation(reservation, call.actor)
+        return self._object(reservation)
+
+    def end(self, call: Call) -> object:
+        """Now, or at a time to come. A period that has begun is paid."""
+        at = call.decode(End).at
+        now = self._now()
+        ends_at = now if at is None else _moment(at, "at")
+        if ends_at < now:
+            raise InvalidRequest("A reservation cannot end in the past.", param="at")
+        reservation = self._find(call.parts[0])
+        if reservation.state(now) is State.ENDED:
+            raise InvalidRequest(f"{reservation.id} has ended.")
+        self._accounts.end_reservation(reservation.id, ends_at, call.actor, now)
+        return self._object(replace(reservation, ends_at=ends_at))
+
+    def _require_room(self, reservation: Reservation) -> None:
+        """Raises InvalidRequest if the fleet has not as many slots beside the others' of the time.
+
+        Older reservations that overlap it are taken together, also where they do not overlap
+        each other: rather one refused that would fit than one sold that does not.
+        """
+        beside = [each for each in self._all() if each.overlaps(reservation)]
+        lacking = missing(reservation, allot([*beside, reservation], self._fleet()))
+        if lacking:
+            where = f" in {', '.join(sorted(reservation.datacenters))}"
+            raise InvalidRequest(
+                f"{reservation.slots - lacking} slots of {reservation.model}"
+                f"{where if reservation.datacenters else ''} can be reserved in that time,"
+                f" not {reservation.slots}.",
+                param="slots",
+                details={"free": reservation.slots - lacking},
+            )
+
+    def _find(self, reservation_id: str) -> Reservation:
+        for each in self._all():
+            if each.id == reservation_id:
+                return each
+        raise UnknownAccount(f"there is no reservation {reservation_id}")
+
+    def _all(self) -> Sequence[Reservation]:
+        found: Sequence[Reservation] = self._accounts.load().reservations
+        return found
+
+    def _object(self, reservation: Reservation) -> dict[str, object]:
+        now = self._now()
+        active = [each for each in self._all() if each.state(now) is State.ACTIVE]
+        return reservation_object(reservation, now, allot(active, self._fleet()))
+
+
+def _moment(text: str, name: str) -> float:
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(f"'{name}' is a time like 2026-12-31T12:00:00Z.", param=name) from None
+    return given.replace(tzinfo=given.tzinfo or UTC).timestamp()
