@@ -51,6 +51,7 @@ from prime_inference.gateway.messages_api import MessagesApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.readiness import HealthChecks
+from prime_inference.gateway.reservation_watch import ReservationWatch
 from prime_inference.gateway.responses_api import ResponsesApi
 from prime_inference.gateway.settlement import Settlement
 from prime_inference.gateway.stop_signal import StoppedAtOnce, StopSignal
@@ -215,6 +216,9 @@ async def _listening(
     stop_signal = StopSignal()
     work = (control.watch_loop(), runner.run(), health.run(), DecisionLog(guard).watch())
     background = [_for_ever(each) for each in work]
+    if parts is not None:
+        watch = ReservationWatch(parts.directory, parts.fleet, guard, time.time)
+        background.append(_for_ever(watch.run()))
     if follow is not None:
         background.append(_for_ever(follow(live)))
     endpoint_file = EndpointFile(options.state_dir)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prime_inference.billing.rating import usage_event
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.prices import Price
-from prime_inference.domain.usage_event import SERVERLESS, UsageEvent
+from prime_inference.domain.reservations import Reservation
+from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.outbox import Outbox
 
 
 class Bill:
     """Settled once: before the last bytes of a whole answer, or when the request is over."""
 
-    __slots__ = ("_outbox", "_pool", "event", "price")
+    __slots__ = ("_outbox", "_reserved", "event", "price")
 
-    def __init__(self, outbox: Outbox, price: Price | None, pool: str = SERVERLESS) -> None:
+    def __init__(
+        self, outbox: Outbox, price: Price | None, reserved: Sequence[Reservation] = ()
+    ) -> None:
         self._outbox = outbox
-        self._pool = pool
+        self._reserved = reserved
         self.price = price
         self.event: UsageEvent | None = None
 
@@ -33,4 +38,8 @@ class Bill:
 
     def rate(self, generation: Generation) -> UsageEvent:
         """What `settle` would commit."""
-        return usage_event(generation, self.price, pool=self._pool)
+        discount = 0
+        for reservation in self._reserved:
+            if reservation.pool == generation.pool:
+                discount = reservation.token_discount
+        return usage_event(generation, self.price, discount=discount)

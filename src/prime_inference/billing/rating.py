@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prime_inference.domain.generation import Generation, Outcome
 from prime_inference.domain.money import PICO_PER_NANO
 from prime_inference.domain.prices import BASIS_POINTS, Price
+from prime_inference.domain.reservations import Reservation
 from prime_inference.domain.usage import Usage
-from prime_inference.domain.usage_event import NO_PRICE, SERVERLESS, UsageEvent
+from prime_inference.domain.usage_event import NO_PRICE, UsageEvent
 
 MICRO = 1_000_000
 ROUTES_WITHOUT_COMPLETION = frozenset({"embeddings"})
@@ -19,8 +22,11 @@ def billable(route: str, outcome: Outcome, usage: Usage) -> bool:
     return outcome in ("complete", "cancelled") and usage.completion_tokens > 0
 
 
-def cost(usage: Usage, price: Price, *, batch: bool = False) -> int:
-    """Nanodollars of a billable generation: exact, then rounded once, half up."""
+def cost(usage: Usage, price: Price, *, batch: bool = False, discount: int = 0) -> int:
+    """Nanodollars of a billable generation: exact, then rounded once, half up.
+
+    `discount` is that of a reservation, in basis points; no batch runs on reserved slots.
+    """
     cached = min(usage.cached_tokens, usage.prompt_tokens)
     reasoning = min(usage.reasoning_tokens, usage.completion_tokens)
     picodollars = (
@@ -31,7 +37,9 @@ def cost(usage: Usage, price: Price, *, batch: bool = False) -> int:
         + price.request
     )
     if batch:
-        picodollars *= BASIS_POINTS - price.batch_discount
+        discount = price.batch_discount
+    if discount:
+        picodollars *= BASIS_POINTS - discount
         return _divided(picodollars, PICO_PER_NANO * BASIS_POINTS)
     return _divided(picodollars, PICO_PER_NANO)
 
@@ -44,8 +52,14 @@ def most(price: Price, prompt_tokens: int, completion_tokens: int) -> int:
     return -(-picodollars // PICO_PER_NANO)
 
 
+def most_reserved(cost: int, reserved: Sequence[Reservation]) -> int:
+    """What of `cost` a request can cost that runs on reserved slots only, rounded up."""
+    discount = min(reservation.token_discount for reservation in reserved)
+    return -(-cost * (BASIS_POINTS - discount) // BASIS_POINTS)
+
+
 def usage_event(
-    generation: Generation, price: Price | None, *, pool: str = SERVERLESS, batch: bool = False
+    generation: Generation, price: Price | None, *, batch: bool = False, discount: int = 0
 ) -> UsageEvent:
     """The account of a generation under the price in effect when it was accepted."""
     usage = generation.usage
@@ -57,7 +71,7 @@ def usage_event(
         generation.key_id,
         generation.model,
         generation.deployment,
-        pool,
+        generation.pool,
         generation.route,
         generation.outcome,
         generation.streamed,
@@ -66,7 +80,7 @@ def usage_event(
         min(usage.cached_tokens, usage.prompt_tokens),
         usage.completion_tokens,
         min(usage.reasoning_tokens, usage.completion_tokens),
-        cost(usage, price, batch=batch) if charged and price is not None else 0,
+        cost(usage, price, batch=batch, discount=discount) if charged and price is not None else 0,
         int(generation.started_at * MICRO),
         int(generation.first_token_seconds * MICRO),
         int(generation.duration_seconds * MICRO),

@@ -16,6 +16,7 @@
     ├── UrlTooLong                    414  invalid_request
     ├── HeadersTooLarge               431  invalid_request
     ├── RateLimited                   429  rate_limit_exceeded
+    │   └── ReservationExhausted      429  rate_limit_exceeded
     ├── InternalFailure               500  server
     ├── MethodUnknown                 501  invalid_request
     └── UpstreamFailure               502  provider_unavailable
@@ -27,6 +28,7 @@
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
         └── CapacityExhausted         503  provider_overloaded
+            └── SlotRecalled          503  provider_overloaded
 
 `CannotStart` stands apart: nobody has asked anything yet.
 
@@ -205,6 +207,12 @@ class RateLimited(ApiError):
     error_type = "rate_limit_exceeded"
 
 
+class ReservationExhausted(RateLimited):
+    """Every slot of the team's reservation is in use, and it may not use others."""
+
+    code = "reservation_exhausted"
+
+
 class InternalFailure(ApiError):
     """A defect of ours; the details are in the log under the request id, not in the answer."""
 
@@ -281,6 +289,12 @@ class CapacityExhausted(UpstreamFailure):
     kind = "overloaded_error"
     code = "capacity_exhausted"
     error_type = "provider_overloaded"
+
+
+class SlotRecalled(CapacityExhausted):
+    """The slot was lent by a reservation whose owner came back for it."""
+
+    code = "slot_recalled"
 
 
 class CannotStart(Exception):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from prime_inference.domain.pools import SERVERLESS
 from prime_inference.domain.usage import Usage
 
 Outcome = Literal["complete", "cancelled", "shutdown", "failed", "refused"]
@@ -35,3 +36,4 @@ class Generation(Struct, frozen=True, gc=False):
     duration_seconds: float
     continuations: int = 0  # times that another engine went on with the answer
     hedged: bool = False  # a second attempt was begun beside a late one
+    pool: str = SERVERLESS  # whose slot served it

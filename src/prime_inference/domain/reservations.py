@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from prime_inference.domain.models import Deployment
+from prime_inference.domain.pools import RESERVED
 from prime_inference.domain.prices import BASIS_POINTS
-from prime_inference.domain.usage_event import RESERVED
 
 HOUR_S = 3600.0
 

@@ -9,8 +9,6 @@ from msgspec import Struct
 from prime_inference.domain.generation import Outcome
 
 EventKind = Literal["usage"]
-SERVERLESS = "serverless"
-RESERVED = "reserved:"  # what the pool of a reservation begins with; its id follows
 NO_PRICE = 0  # a price version that no price has
 
 

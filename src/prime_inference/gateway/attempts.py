@@ -26,6 +26,7 @@ from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.outcome import outcome_of
+from prime_inference.reliability.reserved_slots import SharedSlot
 from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
@@ -67,6 +68,8 @@ class Attempts:
         since = run.started if relay.committed else None  # one answer, one total
         late = None if hedge is None else (hedge.after, hedge.late)
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since, late=late)
+        if isinstance(slot, SharedSlot):
+            slot.on_recall = clocks.recalled
         response: Response | None = None
         relay.brought_content = False
         tools = run.operation.answer_tools(upstream.deployment)
@@ -98,6 +101,8 @@ class Attempts:
     ) -> Rival[None]:
         """A second attempt at a stream, as far as its first content."""
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
+        if isinstance(slot, SharedSlot):
+            slot.on_recall = clocks.recalled
         tools = run.operation.answer_tools(upstream.deployment)
         body, said, rules = await self._first_request(run, keep_record, upstream, tools)
         response: Response | None = None
@@ -247,6 +252,8 @@ class Attempts:
         streamed = operation.streams_from(upstream.deployment)
         late = None if hedge is None else (hedge.after, hedge.late)
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed, late=late)
+        if isinstance(slot, SharedSlot):
+            slot.on_recall = clocks.recalled
         response: Response | None = None
         try:
             body = await self._body(run, upstream)

@@ -18,7 +18,7 @@ from prime_inference.accounts.directory import check_scope
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.billing.bill import Bill
 from prime_inference.billing.holds import Hold, Holds
-from prime_inference.billing.rating import most
+from prime_inference.billing.rating import most, most_reserved
 from prime_inference.domain.errors import InternalFailure
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.models import Model
@@ -87,15 +87,19 @@ class Billing:
         if key.scope is not None:
             check_scope(key, run.operation.endpoint, model.id)
         price = directory.prices.at(model.id, run.started_at)
+        if directory.reservations:
+            run.reserved = directory.reserved(key.tenant, model.id, run.started_at)
         hold = None
         limits = directory.limits(key.key_id, key.tenant, model.id)
         if limits:
             prompt, completion = most_tokens(run.operation, model)
             cost = 0 if price is None else most(price, prompt, completion)
+            if not run.may_share:
+                cost = most_reserved(cost, run.reserved)
             hold = await self._holds.take(
                 run.id, limits, tokens=prompt + completion, cost=cost
             )  # fmt: skip
-        run.account = Account(self, Bill(self._outbox, price), hold)
+        run.account = Account(self, Bill(self._outbox, price, run.reserved), hold)
         run.operation = structs.replace(run.operation, cache_salt=self._salts.of(key.tenant))
 
     def close(self, account: Account, generation: Generation) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from prime_inference.domain.errors import UpstreamTimeout
+from prime_inference.domain.errors import SlotRecalled, UpstreamFailure, UpstreamTimeout
 from prime_inference.wire.http_client import Response
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class AttemptClocks:
         self._deadlines = deadlines
         self._limits = limits
         self._response: Response | None = None
-        self._expired: UpstreamTimeout | None = None
+        self._expired: UpstreamFailure | None = None
         longest = limits.total if streamed else min(limits.whole, limits.total)
         self._started = deadlines.now()
         self._total_at = self.at = (self._started if since is None else since) + longest
@@ -184,6 +184,16 @@ class AttemptClocks:
     def resume(self) -> None:
         """The client has caught up: the running clock starts over."""
         self._run(self._name, getattr(self._limits, self._name))
+
+    def end(self, failure: UpstreamFailure) -> None:
+        """Not by a clock: end the exchange with `failure`."""
+        self._expired = failure
+        if self._response is not None:
+            self._response.fail(failure)
+
+    def recalled(self) -> None:
+        """The slot that the attempt runs on goes back to whom it was lent by."""
+        self.end(SlotRecalled("The model is at capacity. Try again shortly.", retry_after=1))
 
     def stop(self) -> None:
         self._deadlines.discard(self)

@@ -20,21 +20,24 @@ from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
     NoConnection,
+    SlotRecalled,
     UpstreamFailure,
     UpstreamRefused,
     UpstreamTimeout,
 )
 from prime_inference.domain.models import Deployment
+from prime_inference.gateway import reserved
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.hedging import Contend, Hedge, Second
+from prime_inference.gateway.reserved import ReservedPlaces
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
 from prime_inference.reliability.runner import wait_for_slot
-from prime_inference.reliability.slots import Refusal, Slot
+from prime_inference.reliability.slots import Reason, Refusal, Slot
 
 T = TypeVar("T")
 Attempt = Callable[[Upstream, Slot, Hedge[T] | None], Awaitable[T]]
@@ -52,6 +55,7 @@ class Failover:
         self._upstreams = upstreams
         self._deadlines = deadlines
         self._homes = Homes()
+        self._reserved = ReservedPlaces(guard, self._homes)
 
     async def first_that_answers(
         self, run: Run, able: Sequence[Upstream], attempt: Attempt[T], contend: Contend[T]
@@ -65,11 +69,10 @@ class Failover:
         guard.began(run.model)
         tries: _Tries | None = None
         hedge: Hedge[T] | None = None
-        upstream = able[0]
-        if len(able) > 1:
-            upstream = self._first(run, able)
+        place = await self._reserved.first(run, able) if run.reserved else None
+        upstream, slot = place or self._shared_place(run, able)
+        if place is None and len(able) > 1:
             hedge = self._hedge(run, able, upstream, contend)
-        slot = guard.admit(upstream.deployment.id)
         going = attempt
         while True:
             second: Second[T] | None = None
@@ -78,6 +81,8 @@ class Failover:
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
+                if not run.told:
+                    run.pool = slot.pool
                 try:
                     answer = await going(upstream, slot, hedge)
                 except UpstreamFailure as failure:
@@ -104,6 +109,10 @@ class Failover:
                 upstream, slot = await tries.next()
             else:
                 upstream, slot, going = second
+
+    def _shared_place(self, run: Run, able: Sequence[Upstream]) -> tuple[Upstream, Slot | Refusal]:
+        upstream = able[0] if len(able) == 1 else self._first(run, able)
+        return upstream, self._guard.admit(upstream.deployment.id)
 
     def _hedge(
         self, run: Run, able: Sequence[Upstream], upstream: Upstream, contend: Contend[T]
@@ -209,7 +218,9 @@ class _Tries:
         self._seen.add(self._last)
         self._failures.append(failure)
         self._unseen = isinstance(failure, NoConnection)
-        if not self._unseen:
+        if isinstance(failure, SlotRecalled):  # no fault of the deployment's, which may have others
+            self._full.add(self._last)
+        elif not self._unseen:
             self._count += 1
         if self._run.committed:
             self._cut_off(upstream, failure)
@@ -220,7 +231,7 @@ class _Tries:
         came_further = self._run.pieces != self._pieces
         if came_further:  # it may fail as often again
             self._pieces = self._run.pieces
-            self._cut, self._count = failure, 1
+            self._cut, self._count = failure, 0 if isinstance(failure, SlotRecalled) else 1
         able = self._able().keys()
         if not able - {self._last}:
             raise failure
@@ -239,7 +250,7 @@ class _Tries:
             untried = self._untried()
         if untried is None:
             raise self._worst()
-        slot = self._guard.admit(untried.deployment.id)
+        slot = reserved.admit(self._guard, self._run, untried.deployment.id)
         if isinstance(slot, Slot) and not self._may_try():
             slot.release()
             raise self._worst()
@@ -289,7 +300,9 @@ class _Tries:
         """Every deployment is full here: wait, if a slot is expected soon."""
         model = self._run.model
         while True:
-            slot = await wait_for_slot(self._guard, model)
+            slot: Slot | Refusal = Refusal(Reason.FULL, reserved.RETRY_S)
+            if self._run.may_share:
+                slot = await wait_for_slot(self._guard, model)
             if isinstance(slot, Refusal):
                 await self._wait_on(slot)
                 continue

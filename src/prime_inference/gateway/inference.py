@@ -139,7 +139,7 @@ class Inference:
             reply,
             answer_id=run.answer_id,
             created=run.created,
-            headers=run.headers(STREAM_HEADERS),
+            headers=partial(run.headers, STREAM_HEADERS),
             deadlines=self._deadlines,
             keep_alive_seconds=self._keep_alive_seconds,
             charge=charging(run, self._deadlines.now),

@@ -41,7 +41,7 @@ class StreamRelay:
         *,
         answer_id: str,
         created: int,
-        headers: HeaderLines,
+        headers: Callable[[], HeaderLines],
         deadlines: Deadlines,
         keep_alive_seconds: float,
         charge: Charge | None = None,
@@ -175,7 +175,7 @@ class StreamRelay:
 
     def _write(self, data: bytes) -> None:
         if not self._reply.started:
-            self._reply.start(200, self._headers)
+            self._reply.start(200, self._headers())
         self._reply.write(data)
         self._quiet.touch()
 

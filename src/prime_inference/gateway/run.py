@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from prime_inference.domain.generation import Generation, Outcome
 from prime_inference.domain.keys import ApiKey
+from prime_inference.domain.pools import SERVERLESS
+from prime_inference.domain.reservations import Reservation
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.http import HeaderLines
@@ -38,6 +40,9 @@ class Run(Struct, gc=False):
     status: int = 200
     error: str = ""
     account: Account | None = None  # where requests are billed
+    reserved: tuple[Reservation, ...] = ()  # whose slots it may use
+    pool: str = SERVERLESS  # whose slot serves it; as the client was told, once it was
+    told: bool = False  # the answer's head has been made
 
     @property
     def created(self) -> int:
@@ -50,9 +55,21 @@ class Run(Struct, gc=False):
         return self.operation.id_prefix + self.id
 
     def headers(self, fixed: HeaderLines) -> HeaderLines:
-        """Header lines of the answer: `fixed`, and the ids by which it can be asked after."""
-        ids = f"x-request-id: {self.id}\r\nx-generation-id: {self.answer_id}\r\n"
-        return HeaderLines(fixed + ids.encode())
+        """Header lines of the answer: `fixed`, whose slot serves it, and how to ask after it.
+
+        The pool stays what it is from now on, whatever slots the answer goes on with.
+        """
+        self.told = True
+        own = (
+            f"x-request-id: {self.id}\r\nx-generation-id: {self.answer_id}\r\n"
+            f"x-prime-pool: {self.pool}\r\n"
+        )
+        return HeaderLines(fixed + own.encode())
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may use slots that everybody shares."""
+        return not self.reserved or any(each.spill for each in self.reserved)
 
     def generation(self, now: float) -> Generation:
         """The account of it, `now` being the event loop's clock."""
@@ -74,4 +91,5 @@ class Run(Struct, gc=False):
             duration_seconds=now - self.started,
             continuations=self.pieces - 1 if self.pieces > 1 else 0,
             hedged=self.hedged,
+            pool=self.pool,
         )

@@ -28,9 +28,14 @@ FORGET_CLOSED_S = 3600.0  # a closed breaker; no late report and no count of tri
 
 @dataclass(frozen=True, slots=True)
 class BlockAsk:
-    """A replica asks for slots of a pool, or renews what it has."""
+    """A replica asks for slots of a pool, or renews what it has.
 
-    pool: str  # whose slots: a deployment, or a part of it
+    A holder has one block of what everybody shares, and one for each reservation. For a
+    reservation, `interactive` is what it needs now and `batch` what it would like to have
+    besides, which comes after everybody's need.
+    """
+
+    pool: str  # whose slots: a deployment
     holder: str  # the asking process; a new one after every start
     sequence: int  # grows with every ask of this holder; an older ask changes nothing
     capacity: int  # slots of the pool, as this holder knows; the least of all holders counts
@@ -40,6 +45,14 @@ class BlockAsk:
     in_flight: int  # requests it has running
     ttl_s: float
     sharing: Sharing = Sharing.FAIR
+    reservation: str = ""  # empty: of what everybody shares
+    reserved: int = 0  # slots of the pool that are the reservation's
+    kept: int = 0  # of these, at least so many are not lent to others
+
+    @property
+    def block(self) -> str:
+        """The block's name in its pool."""
+        return f"{self.holder}|{self.reservation}" if self.reservation else self.holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +62,10 @@ class BlockGrant:
     epoch: int  # grows with every new lease; the same as long as a lease is renewed in time
     granted: int  # slots
     batch: int  # of these, at most so many for batch requests
-    holders: int  # replicas that hold or ask for slots of this pool
+    holders: int  # replicas that hold or ask for slots of this kind in the pool
     learning: bool  # the store has just started and grants little
+    recall: int = 0  # of the requests in flight, at most so many to be ended: slots are lent
+    owed: int = 0  # slots of the reservation that are needed and on their way back
 
 
 # --- breakers ----------------------------------------------------------------------------

@@ -37,6 +37,9 @@ class BlockLease:
         self.batch = 0
         self.valid_until = -math.inf  # by our own clock
         self.safe = 0  # without a valid lease; 0 until the store was asked once
+        self.answered = False  # or has failed to: what `limit` says is more than ignorance
+        self.reserved = 0  # slots of the deployment that are others'
+        self.recall_to: int | None = None  # in flight at most, since slots were lent; None: all
         self.replicas = settings.assumed_replicas
         self._replicas_until = -math.inf  # before, it is not lowered
         self.asking = False
@@ -73,7 +76,7 @@ class BlockLease:
         """Slots that the next answer may bring: nobody has said that others hold them."""
         if self._contended:
             return 0
-        if self.safe == 0:  # the first answer is awaited
+        if not self.answered:  # the first answer is awaited
             return self.capacity
         return self.capacity - self.granted if now < self.valid_until else 0
 
@@ -132,13 +135,15 @@ class BlockLease:
 
     def accept(self, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float) -> None:
         """The store's answer to the outstanding ask. An answer to an older one is ignored."""
-        if ask.sequence != self._sequence or not self.asking:
+        if not self.awaits(ask):
             return
         settings = self._settings
         self.asking = False
+        self.answered = True
         self.epoch = grant.epoch
         self.granted = grant.granted
         self.batch = grant.batch
+        self.recall_to = ask.in_flight - grant.recall if grant.recall else None
         self._count_replicas(grant, now)
         self.safe = self._safe_capacity()
         self.valid_until = sent_at + settings.ttl_s * (1 - settings.early_end)
@@ -152,11 +157,28 @@ class BlockLease:
 
     def failed(self, ask: BlockAsk, now: float) -> None:
         """The outstanding ask was not answered."""
-        if ask.sequence != self._sequence or not self.asking:
+        if not self.awaits(ask):
             return
         self.asking = False
+        self.answered = True
+        if now >= self.valid_until:  # nobody knows what is lent
+            self.recall_to = None
         self.safe = self._safe_capacity()
         self._ask_at = now + ASK_AFTER_FAILURE_S
+
+    def awaits(self, ask: BlockAsk) -> bool:
+        """Whether that is the outstanding ask."""
+        return self.asking and ask.sequence == self._sequence
+
+    def confirm(self, now: float) -> None:
+        """Fewer are in flight than the store counts: tell it at once."""
+        self._ask_at = min(self._ask_at, now)
+
+    def reserve(self, slots: int) -> None:
+        """So many slots of the deployment are others': nothing of them without a lease."""
+        if slots != self.reserved:
+            self.reserved = slots
+            self.safe = min(self.safe, self._safe_capacity())
 
     def resize(self, capacity: int) -> None:
         """The deployment has another number of slots; the store hears of it at once."""
@@ -183,7 +205,8 @@ class BlockLease:
             self._replicas_until = now + REPLICAS_REMEMBERED_S
 
     def _safe_capacity(self) -> int:
-        return max(1, self.capacity // self.replicas)
+        own = self.capacity - self.reserved
+        return max(1, own // self.replicas) if own > 0 else 0
 
     def _wants(self, now: float) -> tuple[int, int]:
         """Slots for the peak of the last lease time and some headroom."""

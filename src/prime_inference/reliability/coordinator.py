@@ -23,7 +23,7 @@ from prime_inference.ports.coordination import (
     Trip,
     Verdict,
 )
-from prime_inference.reliability.block_lease import RENEWALS_PER_TTL
+from prime_inference.reliability.block_lease import RENEWALS_PER_TTL, BlockLease
 from prime_inference.reliability.breaker import Ticket
 from prime_inference.reliability.commands import (
     Command,
@@ -110,12 +110,11 @@ class Coordinator:
 
     def _asks(self, now: float) -> list[BlockAsk]:
         """Asks that are due, and with them those that would be soon: one round trip for all."""
-        deployments = self._deployments.values()
-        if not any(deployment.lease.ask_at <= now for deployment in deployments):
+        leases = [each for member in self._deployments.values() for each in member.leases()]
+        if not any(lease.ask_at <= now for lease, _ in leases):
             return []
         soon = now + self._settings.lease.ttl_s / RENEWALS_PER_TTL / 2
-        due = [deployment for deployment in deployments if deployment.lease.ask_at <= soon]
-        return [deployment.lease.ask(deployment.in_flight, now) for deployment in due]
+        return [lease.ask(in_flight, now) for lease, in_flight in leases if lease.ask_at <= soon]
 
     def next_due(self, now: float) -> float:
         """When `due` will have something, as far as is known now."""
@@ -125,7 +124,7 @@ class Coordinator:
         for state in self._results.values():
             soonest = min(soonest, state.send_at)
         for deployment in self._deployments.values():
-            soonest = min(soonest, deployment.lease.ask_at)
+            soonest = min(soonest, *(lease.ask_at for lease, _ in deployment.leases()))
             breaker = deployment.breaker
             if breaker.state is BreakerState.CLOSED:
                 continue
@@ -190,9 +189,9 @@ class Coordinator:
             case LeaseBlocks():
                 grants = cast("Sequence[BlockGrant]", reply)
                 for ask, grant in zip(command.asks, grants, strict=True):
-                    deployment = self._deployments.get(ask.pool)
-                    if deployment is not None:
-                        deployment.lease.accept(ask, grant, command.sent_at, now)
+                    lease = self._lease(ask)
+                    if lease is not None:
+                        lease.accept(ask, grant, command.sent_at, now)
             case ReadBreakers():
                 self._next_read(now)
                 if reply is not None:
@@ -214,14 +213,19 @@ class Coordinator:
         match command:
             case LeaseBlocks():
                 for ask in command.asks:
-                    if ask.pool in self._deployments:
-                        self._deployments[ask.pool].lease.failed(ask, now)
+                    lease = self._lease(ask)
+                    if lease is not None:
+                        lease.failed(ask, now)
             case ReadBreakers():
                 self._next_read(now)
             case ReturnBlocks():
                 pass  # the lease ends by itself
             case Trip() | ProbeAsk() | ProbeResult():
                 self._breaker_failed(command, now)
+
+    def _lease(self, ask: BlockAsk) -> BlockLease | None:
+        deployment = self._deployments.get(ask.pool)
+        return None if deployment is None else deployment.lease_of(ask.reservation)
 
     def _breaker_failed(self, command: Trip | ProbeAsk | ProbeResult, now: float) -> None:
         deployment = self._deployments.get(command.deployment)

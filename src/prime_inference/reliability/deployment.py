@@ -13,6 +13,8 @@ from prime_inference.reliability.block_lease import BlockLease
 from prime_inference.reliability.breaker import Breaker, Ticket
 from prime_inference.reliability.decisions import BreakerChange
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.reserved_lease import ReservedLease
+from prime_inference.reliability.reserved_slots import ReservedSlot, SharedSlot
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Slot
 from prime_inference.reliability.statistics import HoldingTime, LatencyHistogram
@@ -45,8 +47,10 @@ class DeploymentGuard:
         self.answered = 0  # attempts since the start, for metrics
         self.failed = 0
         self.refused = 0
-        self.in_flight = 0
+        self.in_flight = 0  # on slots that everybody shares
         self.batch_in_flight = 0
+        self.reserved: dict[str, ReservedLease] = {}  # by reservation
+        self.shared: dict[SharedSlot, None] | None = None  # taken ones, where some are reserved
         self.healthy = True  # by the active checks
         self._clock = clock
         self._conclude = conclude
@@ -92,7 +96,34 @@ class DeploymentGuard:
             self.batch_in_flight = batch = batch + 1
         if for_batch or in_flight - batch > lease.peak_interactive or in_flight >= lease.granted:
             lease.demand(in_flight - batch, batch, now)
+        if self.shared is not None:
+            return SharedSlot(self, priority, now, ticket, on_release, self.shared)
         return Slot(self, priority, now, ticket, on_release)
+
+    def take_reserved(
+        self, reservation: str, now: float, on_release: Callable[[DeploymentGuard], None]
+    ) -> ReservedSlot | None:
+        """A slot of that reservation, if it has one here that is free."""
+        lease = self.reserved.get(reservation)
+        if lease is None or lease.closing or lease.in_flight >= lease.limit(now):
+            return None
+        lease.in_flight += 1
+        lease.demand(lease.need, 0, now)
+        return ReservedSlot(self, lease, now, on_release)
+
+    @property
+    def all_in_flight(self) -> int:
+        """Requests on slots of any kind."""
+        return self.in_flight + sum(lease.in_flight for lease in self.reserved.values())
+
+    def leases(self) -> Iterator[tuple[BlockLease, int]]:
+        """Every lease, with what is in flight under it. Whom slots are lent by asks first."""
+        for lease in self.reserved.values():
+            yield lease, lease.in_flight
+        yield self.lease, self.in_flight
+
+    def lease_of(self, reservation: str) -> BlockLease | None:
+        return self.reserved.get(reservation) if reservation else self.lease
 
     def give_back(self, slot: Slot) -> None:
         """Called once by each slot."""

@@ -32,6 +32,7 @@ from prime_inference.reliability.deployment import DeploymentGuard
 from prime_inference.reliability.ejection import rate_may_eject
 from prime_inference.reliability.hedge import hedge_after
 from prime_inference.reliability.model_pool import ModelPool
+from prime_inference.reliability.reserved_capacity import ReservedCapacity
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.status import DeploymentStatus, status_of
@@ -70,6 +71,10 @@ class Guard:
         self._coordinator = Coordinator(
             replica, settings, random, self._deployments, self._sequences
         )
+        self.reserved = ReservedCapacity(
+            replica, settings, clock, self._deployments, self._sequences,
+            self._released, lambda: self.wake(),
+        )  # fmt: skip
 
     # --- the fleet ---
 
@@ -107,6 +112,8 @@ class Guard:
             return
         self._draining.add(deployment)
         member.lease.close()
+        for lease in member.reserved.values():
+            lease.close()
         self._group()
         self._forget_if_idle(member)
 
@@ -274,18 +281,21 @@ class Guard:
             if pool.line.size:
                 pool.serve(now, self._probing, self._released)  # a lease may have lapsed to safe
                 pool.expire(now)
+        self.reserved.attend(now)
         return self._coordinator.due(now)
 
     def next_due(self) -> float:
         """When to call `due` next, if `wake` is not called before."""
         deadlines = [pool.line.next_deadline for pool in self._models.values() if pool.line.size]
         waits = [deadline for deadline in deadlines if deadline is not None]
-        return min([self._coordinator.next_due(self._clock()), *waits])
+        own = self._coordinator.next_due(self._clock()), self.reserved.next_due
+        return min([*own, *waits])
 
     def accept(self, command: Command, reply: Reply) -> None:
         """The store answered a command."""
         now = self._clock()
         self._coordinator.accept(command, reply, now)
+        self.reserved.attend(now, answered=True)
         for pool in self._models.values():
             if pool.line.size:
                 pool.serve(now, self._probing, self._released)
@@ -294,6 +304,7 @@ class Guard:
         """The store did not answer a command."""
         now = self._clock()
         self._coordinator.fail(command, now)
+        self.reserved.attend(now)
         for pool in self._models.values():
             if pool.line.size:  # the safe capacity may be more than nothing
                 pool.serve(now, self._probing, self._released)
@@ -335,6 +346,8 @@ class Guard:
             self._models[model].members = ()
 
     def _released(self, member: DeploymentGuard) -> None:
+        if self.reserved.lines:
+            self.reserved.serve(self._clock())
         pool = self._models[member.model]
         if pool.line.size:
             pool.serve(self._clock(), self._probing, self._released)
@@ -344,7 +357,7 @@ class Guard:
             self.wake()  # there is room for a probe
 
     def _forget_if_idle(self, member: DeploymentGuard) -> None:
-        if member.id in self._draining and member.in_flight == 0:
+        if member.id in self._draining and member.all_in_flight == 0:
             self._deployments.pop(member.id, None)
             self._draining.discard(member.id)
             self._coordinator.removed(member.id)

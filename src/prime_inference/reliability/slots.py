@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from prime_inference.domain.errors import CapacityExhausted
+from prime_inference.domain.pools import SERVERLESS
 from prime_inference.reliability.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Slot:
         "_deployment", "_on_release", "_recorded", "_released", "breaker_generation",
         "lease_epoch", "priority", "started_at", "ticket",
     )  # fmt: skip
+    pool: str = SERVERLESS  # whose slot it is, as events and bills name it
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ def status_of(member: DeploymentGuard, *, draining: bool, now: float) -> Deploym
         draining=draining,
         slots=member.lease.capacity,
         leased=member.lease.limit(now),
-        in_flight=member.in_flight,
+        in_flight=member.all_in_flight,
         batch_in_flight=member.batch_in_flight,
         lease_lapsed=member.lease.lapsed(now),
         p50_first_token_s=member.first_token.quantile(0.5, now),

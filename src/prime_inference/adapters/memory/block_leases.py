@@ -1,13 +1,21 @@
 """Block leases of one pool, as the store keeps them.
 
 `adapters/redis/lua/lease_blocks.lua` is the same in Lua. docs/reliability.md, "Admission",
-says why it is right.
+says why it is right; docs/reservations.md, what reservations add.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from prime_inference.adapters.memory.reserved_blocks import (
+    Holding,
+    kept_back,
+    recall,
+    reserved_shares,
+    slots_of,
+)
 from prime_inference.domain.sharing import banded_shares
 from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BlockAsk, BlockGrant
 
@@ -19,6 +27,10 @@ class _Block:
     held: int  # the most the holder may have in flight until its next ask
     newcomer: bool  # came with nothing while the store was learning
     ends: float
+
+    @property
+    def holding(self) -> Holding:
+        return Holding(self.ask, self.held)
 
 
 class BlockPool:
@@ -33,41 +45,51 @@ class BlockPool:
     def lease(self, ask: BlockAsk, now: float) -> BlockGrant:
         """Grant `min(share, what nobody else holds)`."""
         self._advance(now)
-        mine = self._blocks.get(ask.holder)
+        mine = self._blocks.get(ask.block)
         learning = now < self._learning_until
+        others = [block for name, block in self._blocks.items() if name != ask.block]
+        alike = [block for block in others if block.ask.reservation == ask.reservation]
         if mine is not None and ask.sequence <= mine.ask.sequence:
-            return replace(mine.grant, holders=len(self._blocks), learning=learning)
-        others = [block for holder, block in self._blocks.items() if holder != ask.holder]
+            return replace(mine.grant, holders=len(alike) + 1, learning=learning)
         capacity = min([ask.capacity, *(block.ask.capacity for block in others)])
         free = max(0, capacity - sum(block.held for block in others))
+        slots = capacity
+        if ask.reservation:
+            slots = slots_of([Holding(ask, 0), *(block.holding for block in alike)])
+            free = min(free, max(0, slots - sum(block.held for block in alike)))
         if mine is None:
             self._epoch += 1
         epoch = self._epoch if mine is None else mine.grant.epoch
         newcomer = ask.has == 0 and ask.in_flight == 0 if mine is None else mine.newcomer
+        shares = {}
         if learning:
-            total, batch = self._claimed(ask, others, capacity, newcomer)
+            total, batch = self._claimed(ask, alike, slots, newcomer)
         else:
-            total, batch = self._share(ask, others, capacity, now)
+            room = slots if ask.reservation else self._unkept(others, capacity)
+            shares = self._shares([ask, *(block.ask for block in alike)], room, now)
+            total, batch = shares[ask.holder]
         granted = min(total, free)
+        held = max(granted, ask.has, ask.in_flight)
         grant = BlockGrant(
             epoch=epoch,
             granted=granted,
             batch=max(0, min(batch, granted - (total - batch))),
-            holders=len(others) + 1,
+            holders=len(alike) + 1,
             learning=learning,
+            recall=self._recall(Holding(ask, held), others, shares, capacity) if shares else 0,
+            owed=max(0, total - batch - granted) if ask.reservation and shares else 0,
         )
-        held = max(granted, ask.has, ask.in_flight)
-        self._blocks[ask.holder] = _Block(ask, grant, held, newcomer, now + ask.ttl_s)
+        self._blocks[ask.block] = _Block(ask, grant, held, newcomer, now + ask.ttl_s)
         return grant
 
     def give_back(self, holder: str, sequence: int) -> None:
-        """Drop a holder's block, unless it was asked for again since."""
-        block = self._blocks.get(holder)
-        if block is not None and block.ask.sequence <= sequence:
-            del self._blocks[holder]
+        """Drop a holder's blocks, but those that were asked for again since."""
+        for name, block in list(self._blocks.items()):
+            if block.ask.holder == holder and block.ask.sequence <= sequence:
+                del self._blocks[name]
 
     def leases(self, now: float) -> dict[str, tuple[int, int]]:
-        """Epoch, and slots counted against it, of every live lease."""
+        """Epoch, and slots counted against it, of every live lease, by the block's name."""
         self._advance(now)
         return {name: (block.grant.epoch, block.held) for name, block in self._blocks.items()}
 
@@ -83,6 +105,22 @@ class BlockPool:
             del self._blocks[holder]
 
     @staticmethod
+    def _unkept(others: list[_Block], capacity: int) -> int:
+        """Slots for everybody: all but those that reservations keep."""
+        return max(0, capacity - kept_back(block.holding for block in others))
+
+    @staticmethod
+    def _recall(
+        mine: Holding, others: list[_Block], shares: Mapping[str, tuple[int, int]], capacity: int
+    ) -> int:
+        reserved = [block.holding for block in others if block.ask.reservation]
+        if mine.ask.reservation or not reserved:
+            return 0
+        alike = [block.holding for block in others if not block.ask.reservation]
+        parts = {holder: total for holder, (total, _) in shares.items()}
+        return recall(mine, alike, parts, reserved, capacity)
+
+    @staticmethod
     def _claimed(
         ask: BlockAsk, others: list[_Block], capacity: int, newcomer: bool
     ) -> tuple[int, int]:
@@ -96,13 +134,14 @@ class BlockPool:
         return total, max(0, total - ask.interactive)
 
     @staticmethod
-    def _share(ask: BlockAsk, others: list[_Block], capacity: int, now: float) -> tuple[int, int]:
-        asks = sorted([ask, *(block.ask for block in others)], key=lambda each: each.holder)
-        divided = banded_shares(
-            ask.sharing,
-            capacity,
-            [each.interactive for each in asks],
-            [each.batch for each in asks],
-            turn=int(now / ask.ttl_s),
-        )
-        return divided[asks.index(ask)]
+    def _shares(asks: list[BlockAsk], room: int, now: float) -> dict[str, tuple[int, int]]:
+        """(all slots, of these for batch) of the holder of each; the first is who asks."""
+        first, turn = asks[0], int(now / asks[0].ttl_s)
+        asks = sorted(asks, key=lambda each: each.holder)
+        if first.reservation:
+            divided = reserved_shares(room, asks, turn)
+        else:
+            interactive = [each.interactive for each in asks]
+            batch = [each.batch for each in asks]
+            divided = banded_shares(first.sharing, room, interactive, batch, turn)
+        return {each.holder: part for each, part in zip(asks, divided, strict=True)}

@@ -1,0 +1,113 @@
+"""Where a request of a team with reserved slots goes first (docs/reservations.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from prime_inference.domain.errors import ReservationExhausted
+from prime_inference.domain.reservations import Reservation
+from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import Homes
+from prime_inference.gateway.upstreams import Upstream
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.slots import Reason, Refusal, Slot
+
+RETRY_S = 1.0  # a replica asks again for slots that others of the team have after so long
+
+
+class ReservedPlaces:
+    """Finds slots of the reservations of a run."""
+
+    def __init__(self, guard: Guard, homes: Homes) -> None:
+        self._guard = guard
+        self._homes = homes
+
+    async def first(self, run: Run, able: Sequence[Upstream]) -> tuple[Upstream, Slot] | None:
+        """A deployment and a slot on it; None: go to the slots that everybody shares.
+
+        Waits for slots that are lent, at most a lease. Raises ReservationExhausted,
+        CapacityExhausted where the reservation does not allow to go elsewhere.
+        """
+        by_id = {upstream.deployment.id: upstream for upstream in able}
+        for reservation in run.reserved:
+            for name in self._ranked(run, by_id, reservation):
+                slot = self._guard.reserved.admit(name, reservation.id)
+                if slot is not None:
+                    return by_id[name], slot
+        waited = False
+        for reservation in run.reserved:
+            found = await wait_for_reserved(self._guard, reservation.id)
+            if isinstance(found, Slot):
+                if found.deployment in by_id:
+                    return by_id[found.deployment], found
+                found.release()  # it honours less than this request asks for
+            waited |= isinstance(found, Refusal) and found.reason is Reason.WAITED
+        if run.may_share:
+            return None
+        if waited:  # the slots are the team's, and have not come
+            raise Refusal(Reason.WAITED, RETRY_S).error(run.model)
+        raise exhausted(run)
+
+    def _ranked(
+        self, run: Run, by_id: Mapping[str, Upstream], reservation: Reservation
+    ) -> list[str]:
+        """Deployments with slots of it: the session's own first, then as the guard has them."""
+        names = [
+            name
+            for name in self._guard.candidates(run.model)
+            if name in by_id and self._guard.reserved.has(name, reservation.id)
+        ]
+        if run.session and len(names) > 1:
+            home = self._homes.choose(run.session, by_id, names)
+            names.remove(home)
+            names.insert(0, home)
+        return names
+
+
+def admit(guard: Guard, run: Run, deployment: str) -> Slot | Refusal:
+    """A slot of the run's reservations there, or of those that everybody shares, if it may."""
+    for reservation in run.reserved:
+        slot = guard.reserved.admit(deployment, reservation.id)
+        if slot is not None:
+            return slot
+    if not run.may_share:
+        return Refusal(Reason.FULL, RETRY_S)
+    return guard.admit(deployment)
+
+
+async def wait_for_reserved(guard: Guard, reservation: str) -> Slot | Refusal | None:
+    """A slot of the reservation, after a wait of a lease at most; None: all are in use.
+
+    A cancelled caller leaves the line, or gives back the slot that it was just handed.
+    """
+    future: asyncio.Future[Slot | Refusal] = asyncio.get_running_loop().create_future()
+
+    def deliver(result: Slot | Refusal) -> None:
+        if not future.cancelled():
+            future.set_result(result)
+        elif isinstance(result, Slot):
+            result.release()
+
+    waiter = guard.reserved.wait(reservation, deliver)
+    if waiter is None:
+        return None
+    try:
+        return await future
+    except asyncio.CancelledError:
+        guard.reserved.leave(waiter)
+        if future.done() and not future.cancelled():
+            result = future.result()
+            if isinstance(result, Slot):
+                result.release()
+        raise
+
+
+def exhausted(run: Run) -> ReservationExhausted:
+    """What a client over its reservation is told."""
+    slots = sum(reservation.slots for reservation in run.reserved)
+    return ReservationExhausted(
+        f"All {slots} reserved slots of {run.model} are in use. Try again shortly.",
+        retry_after=RETRY_S,
+        details={"reservations": [reservation.id for reservation in run.reserved], "slots": slots},
+    )

@@ -1,0 +1,193 @@
+"""The reserved slots of all deployments on one replica: who has them, who waits for one.
+
+A part of `Guard`; docs/reservations.md has the rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prime_inference.domain.reservations import Allotment
+from prime_inference.ports.clock import Clock
+from prime_inference.reliability.deployment import DeploymentGuard
+from prime_inference.reliability.recall import Recall
+from prime_inference.reliability.reserved_lease import ReservedLease
+from prime_inference.reliability.reserved_slots import ReservedSlot
+from prime_inference.reliability.settings import Settings
+from prime_inference.reliability.slots import Reason, Refusal
+
+Released = Callable[[DeploymentGuard], None]
+
+
+@dataclass(slots=True, eq=False)
+class ReservedWaiter:
+    """A request that waits for a slot of its reservation. `deliver` is called once at most."""
+
+    lease: ReservedLease  # that was asked to grow for it
+    deadline: float
+    deliver: Callable[[ReservedSlot | Refusal], None]
+
+
+class ReservedCapacity:
+    """`deployments` are all of the replica, also those that drain."""
+
+    def __init__(
+        self,
+        replica: str,
+        settings: Settings,
+        clock: Clock,
+        deployments: Mapping[str, DeploymentGuard],
+        sequences: Iterator[int],
+        on_release: Released,
+        wake: Callable[[], None],
+    ) -> None:
+        self._replica = replica
+        self._settings = settings.lease
+        self._clock = clock
+        self._deployments = deployments
+        self._sequences = sequences
+        self._on_release = on_release
+        self._wake = wake
+        self.lines: dict[str, deque[ReservedWaiter]] = defaultdict(deque)  # who waits
+        self.recalls: dict[str, Recall] = {}  # by deployment, where slots are reserved
+
+    # --- whose slots
+
+    def allot(self, allotment: Allotment) -> None:
+        """So many slots of each deployment are each reservation's, until told otherwise."""
+        for name, member in self._deployments.items():
+            self._allot_member(member, allotment.get(name, {}))
+        for name in self.recalls.keys() - self._deployments.keys():
+            del self.recalls[name]
+        self._wake()
+
+    def _allot_member(self, member: DeploymentGuard, parts: Mapping[str, int]) -> None:
+        for reservation, slots in parts.items():
+            lease = member.reserved.get(reservation)
+            if lease is None:
+                lease = member.reserved[reservation] = ReservedLease(
+                    member.id, reservation, self._replica, slots, member.spec.slots,
+                    self._settings, self._sequences,
+                )  # fmt: skip
+            lease.reopen()
+            lease.deployment_slots = member.spec.slots
+            if lease.capacity != slots:
+                lease.resize(slots)
+        for reservation in member.reserved.keys() - parts.keys():
+            self._close(member, reservation)
+        member.lease.reserve(sum(parts.values()))
+        if member.reserved and member.shared is None:
+            member.shared = {}
+            self.recalls[member.id] = Recall()
+        elif not member.reserved and member.shared is not None:
+            member.shared = None
+            del self.recalls[member.id]
+
+    @staticmethod
+    def _close(member: DeploymentGuard, reservation: str) -> None:
+        """It is over: its requests go on, and when the last has ended its slots are free."""
+        lease = member.reserved[reservation]
+        if lease.closing and lease.at_rest:
+            del member.reserved[reservation]
+        elif lease.in_flight == 0 or not lease.closing:
+            lease.close()
+            lease.confirm(-math.inf)  # the store hears of it at once
+
+    # --- the request's path
+
+    def has(self, deployment: str, reservation: str) -> bool:
+        """Whether slots of that deployment are the reservation's."""
+        member = self._deployments.get(deployment)
+        return member is not None and reservation in member.reserved
+
+    def admit(self, deployment: str, reservation: str) -> ReservedSlot | None:
+        """A slot of the reservation on that deployment at once, or None."""
+        member = self._deployments.get(deployment)
+        if member is None:
+            return None
+        now = self._clock()
+        slot = member.take_reserved(reservation, now, self._on_release)
+        if any(lease.ask_at <= now for lease in member.reserved.values()):
+            self._wake()
+        return slot
+
+    def wait(
+        self, reservation: str, deliver: Callable[[ReservedSlot | Refusal], None]
+    ) -> ReservedWaiter | None:
+        """Wait for a slot that is the reservation's and lent, or not asked for yet.
+
+        None: all of them are in use by those whose they are.
+        """
+        now = self._clock()
+        leases = [
+            member.reserved[reservation] for member in self._members(reservation) if member.usable
+        ]
+        lease = max(leases, key=lambda each: each.to_come(now, 1) - each.waiting, default=None)
+        if lease is None or lease.to_come(now, 1) <= lease.waiting:
+            return None
+        waiter = ReservedWaiter(lease, now + self._settings.ttl_s, deliver)
+        self.lines[reservation].append(waiter)
+        lease.waiting += 1
+        lease.needs_more(now)
+        self._wake()
+        return waiter
+
+    def leave(self, waiter: ReservedWaiter) -> bool:
+        """Wait no longer; False if `deliver` was called already."""
+        line = self.lines[waiter.lease.reservation]
+        if waiter not in line:
+            return False
+        line.remove(waiter)
+        waiter.lease.waiting -= 1
+        return True
+
+    # --- what time and the store's answers change
+
+    def attend(self, now: float, *, answered: bool = False) -> None:
+        """Time has passed, or the store has answered."""
+        for name, recall in self.recalls.items():
+            if answered:
+                recall.carry_out(self._deployments[name], now)
+            else:
+                recall.wait(self._deployments[name], now)
+        if self.lines:
+            self.serve(now)
+
+    def serve(self, now: float) -> None:
+        """Hand out what is free; refuse whom nothing is coming for."""
+        for reservation, line in list(self.lines.items()):
+            while line and (slot := self._any(reservation, now)) is not None:
+                self._next(line).deliver(slot)
+            while line and line[0].deadline <= now:
+                self._next(line).deliver(Refusal(Reason.WAITED, self._settings.contended_gap_s))
+            for waiter in reversed(list(line)):  # first come, first served
+                if waiter.lease.to_come(now) < waiter.lease.waiting and self.leave(waiter):
+                    waiter.deliver(Refusal(Reason.FULL, self._settings.contended_gap_s))
+            if not line:
+                self.lines.pop(reservation, None)
+
+    @property
+    def next_due(self) -> float:
+        """When `serve` and `recall` have something to do, if the store says nothing new."""
+        waits = [line[0].deadline for line in self.lines.values()]
+        return min([*waits, *(each.ask_at for each in self.recalls.values())], default=math.inf)
+
+    def _members(self, reservation: str) -> list[DeploymentGuard]:
+        return [each for each in self._deployments.values() if reservation in each.reserved]
+
+    def _any(self, reservation: str, now: float) -> ReservedSlot | None:
+        for member in self._members(reservation):
+            if member.usable:
+                slot = member.take_reserved(reservation, now, self._on_release)
+                if slot is not None:
+                    return slot
+        return None
+
+    @staticmethod
+    def _next(line: deque[ReservedWaiter]) -> ReservedWaiter:
+        waiter = line.popleft()
+        waiter.lease.waiting -= 1
+        return waiter
