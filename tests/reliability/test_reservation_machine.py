@@ -105,17 +105,20 @@ class Reservations(RuleBasedStateMachine):
             assert len(place.owned) + len(place.shared) <= SLOTS
 
     def teardown(self) -> None:
-        """Whatever has happened: the owner comes, and has all slots within a lease."""
+        """Whatever has happened: the owner comes, and has all slots within a lease.
+
+        He who is told that they are all in use asks again after the second he was told.
+        """
         if not hasattr(self, "place"):
             return
         place = self.place
         if self.lost:
             place.fleet.advance(TTL + 1)  # what the dead had is theirs for so long
-        self.note()
-        replicas = len(place.fleet.guards)
-        for number in range(RESERVED - len(place.owned) - self.waiting):
-            place.owner(number % replicas)
-        place.fleet.advance(TTL)
+        for _ in range(int(TTL)):
+            self.note()
+            for number in range(RESERVED - len(place.owned) - self.waiting):
+                place.owner(number % len(place.fleet.guards))
+            place.fleet.advance(1.0)
         assert len(place.owned) == RESERVED, "the owner has not got its slots"
 
 
