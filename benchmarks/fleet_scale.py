@@ -97,7 +97,11 @@ def measure(count: int) -> dict[str, float]:
     wanted = [(one, digest(one)) for one in fleet(count)]
     lists: list[list[ReadyDeployment]] = []
     datacenters = [Simulated(f"dc{at}") for at in range(DATACENTERS)]
-    controller = Controller(datacenters, lists.append, notice_seconds=0.0)
+
+    async def publish(ready: list[ReadyDeployment]) -> None:
+        lists.append(ready)
+
+    controller = Controller(datacenters, publish, notice_seconds=0.0)
     result: dict[str, float] = {"deployments": count, "workers": count * WORKERS}
     result["want_ms"] = median_ms(lambda: controller.want(fleet(count)))
     asyncio.run(_until_steady(controller))
