@@ -128,6 +128,7 @@ async def test_one_file_rules_this_machine_and_a_cluster(controlled: Controlled)
     await server.operate(first, "successful")
     await until(lambda: controlled.listed_here.keys() == {"tiny", "big"})
     assert controlled.listed_here["big"] == f"http://{first}.cluster.example/v1"
+    await until(lambda: controlled.listed_in_cluster)
     assert controlled.listed_in_cluster["big"].startswith(f"http://{first}-frontend.prime.svc")
 
     controlled.want(slots=32)  # a file that changes is followed: the new one beside the old one
@@ -136,6 +137,14 @@ async def test_one_file_rules_this_machine_and_a_cluster(controlled: Controlled)
     await server.operate(second, "successful")
     await until(lambda: server.names(GRAPHS) == [second])
     assert f"{second}-frontend" in controlled.listed_in_cluster["big"]
+
+    before = controlled.listed_here
+    server.silent = True  # what the next controller cannot see stays listed
+    assert await controlled.end(signal.SIGTERM) == 0
+    await controlled.start()
+    await until(lambda: server.refused)
+    await asyncio.sleep(1.2)
+    assert controlled.listed_here == before
 
 
 async def test_a_controller_that_dies_ends_nothing_and_the_next_one_goes_on(

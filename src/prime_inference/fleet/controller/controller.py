@@ -36,13 +36,17 @@ NOTICE_SECONDS = 2.0  # from a new list until every gateway follows it, with roo
 
 
 class Controller:
-    """`publish` gives gateways a list of deployments; it is called only when that changed."""
+    """`publish` gives gateways a list of deployments; it is called only when that changed.
+
+    `before` is the list that they have: what it says of a datacenter holds until that answers.
+    """
 
     def __init__(
         self,
         datacenters: Sequence[Datacenter],
         publish: Publish,
         *,
+        before: Sequence[ReadyDeployment] = (),
         surge: Mapping[str, int] | None = None,
         scaling: Scaling | None = None,
         in_flight: InFlight | None = None,
@@ -60,6 +64,7 @@ class Controller:
         self._wanted: dict[str, tuple[PlannedDeployment, str]] = {}
         self._known: dict[str, Sequence[Found]] = dict.fromkeys(self._datacenters, ())
         self._silent: set[str] = set()
+        self._before = list(before)  # of datacenters that have not answered yet
         self._listed: list[ReadyDeployment] | None = None
         self._plans: dict[str, PlannedDeployment] = {}  # by content: old instances too
 
@@ -124,10 +129,11 @@ class Controller:
             self._silent.add(datacenter.id)
         else:
             self._silent.discard(datacenter.id)
+            self._before = [one for one in self._before if one.datacenter != datacenter.id]
 
     async def _tell(self, listed: Sequence[Found]) -> bool:
         """Publish the list; whether it changed."""
-        ready = [one for one in map(self._ready, listed) if one is not None]
+        ready = [one for one in map(self._ready, listed) if one is not None] + self._before
         if ready == self._listed:
             return False
         await self._publish(ready)

@@ -71,6 +71,7 @@ class LocalDatacenter:
             fleet, self._base / f"{self.id}.toml", self._folder, python=self._python
         )
         await supervisor.start()
+        await supervisor.looked.wait()  # what runs already must not look as if it just started
         self._supervisor = supervisor
         await self._socket.enter_async_context(listening(supervisor, self._folder))
 

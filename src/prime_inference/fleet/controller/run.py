@@ -48,7 +48,8 @@ async def control(
     Nothing that runs is ended with it. Raises FleetError, OSError.
     """
     fleet = read_fleet(file)
-    ready_file = _ready_file(state_dir, fleet)
+    folder = state_dir / "controllers" / fleet.name
+    folder.mkdir(parents=True, exist_ok=True)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -69,24 +70,26 @@ async def control(
             await remote.open()
             stack.push_async_callback(remote.close)
             datacenters.append(remote)
-        for name, folder in folders.items():
-            local = LocalDatacenter(name, folder, python=python, base=file.parent)
+        for name, place in folders.items():
+            local = LocalDatacenter(name, place, python=python, base=file.parent)
             await local.open()
             stack.push_async_callback(local.close, stop=False)
             datacenters.append(local)
         load = FrontendLoad()
         stack.push_async_callback(load.close)
+        lists = GatewayLists(fleet, folder, clusters)
         controller = Controller(
             datacenters,
-            GatewayLists(fleet, ready_file, clusters).publish,
+            lists.publish,
+            before=lists.before(),
             surge={entry.id: entry.surge for entry in fleet.datacenters},
             scaling=_scaling(fleet),
             in_flight=load.in_flight,
             notice_seconds=_notice_seconds(fleet),
         )
         controller.want(fleet.deployments)
-        places = {name: folder.folder for name, folder in folders.items()}
-        announce(Controlled(fleet.name, ready_file, places))
+        places = {name: place.folder for name, place in folders.items()}
+        announce(Controlled(fleet.name, lists.file, places))
         await _until(stop, controller, file, fleet)
 
 
@@ -120,12 +123,6 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_mtime_ns, found.st_ino
-
-
-def _ready_file(state_dir: Path, fleet: Fleet) -> Path:
-    folder = state_dir / "controllers" / fleet.name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / "deployments.json"
 
 
 def _notice_seconds(fleet: Fleet) -> float:

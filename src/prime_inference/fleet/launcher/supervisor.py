@@ -59,6 +59,7 @@ class Supervisor:
         self._lock: int | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._listed: list[Any] | None = None
+        self.looked = asyncio.Event()  # every deployment has been asked at least once
         self.finished = asyncio.Event()  # `down` was asked for and is done
 
     async def start(self) -> None:
@@ -201,6 +202,7 @@ class Supervisor:
     async def _look(self) -> None:
         while True:
             await asyncio.gather(*(one.look() for one in self._deployments.values()))
+            self.looked.set()
             self._write_list()
             if self._gateway is not None:
                 port = self._gateway.record.process.port
