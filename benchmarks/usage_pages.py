@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from prime_inference.adapters.sql import statements
@@ -114,7 +115,9 @@ def main() -> None:
         sys.exit("\n".join(scans))
 
 
-def _scans(database: object, page: str, statement: str, parameters: dict[str, object]) -> list[str]:
+def _scans(
+    database: object, page: str, statement: str, parameters: Mapping[str, object]
+) -> list[str]:
     """The lines of its plan that read a whole table."""
     assert hasattr(database, "dialect")
     assert hasattr(database, "snapshot")
