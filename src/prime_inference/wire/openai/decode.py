@@ -49,7 +49,8 @@ def _malformed(body: bytes, error: str) -> str:
     if body.startswith((GZIP, ZSTANDARD)):
         return "compressed, which is not supported: send it as it is"
     if lone := _LONE_SURROGATE.search(body):
-        return f"not valid JSON: {lone['lone'].decode()} at byte {lone.start('lone')} is half a character"
+        escape, place = lone["lone"].decode(), lone.start("lone")
+        return f"not valid JSON: {escape} at byte {place} is half a character"
     return f"not valid JSON: {error}"
 
 
