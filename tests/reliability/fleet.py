@@ -92,7 +92,7 @@ class Fleet:
                     self.store.pool(pool, now).give_back(command.holder, command.sequence)
                 return None
             case ReadBreakers():
-                return self.store.breakers.snapshot(command.known_version, now)
+                return self.store.breakers.read(command.known_version, now)
             case Trip():
                 return self.store.breakers.trip(command, now)
             case ProbeAsk():

@@ -211,7 +211,7 @@ def test_a_store_that_begins_anew_with_lower_epochs_is_followed() -> None:
     fleet.store = MemoryStore()  # emptied, and its clock set back
     fleet.store_offset = -500.0
     fleet.advance(1)
-    newer = fleet.store.breakers.snapshot(-1, now=fleet.clock.now - 500)
+    newer = fleet.store.breakers.read(-1, now=fleet.clock.now - 500).news
     assert newer is not None
     assert [record.state for record in newer.records] == [BreakerState.OPEN]  # told again
     fleet.advance(6)
@@ -228,7 +228,8 @@ def test_an_answer_that_a_push_has_overtaken_resets_nothing() -> None:
     fleet.clock.now += 0.2
     (read,) = [command for command in fleet.guard.due() if isinstance(command, ReadBreakers)]
     fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
-    fleet.guard.accept(read, BreakerSnapshot(version=10**11, records=()))
+    behind = BreakerSnapshot(version=10**11, records=())
+    fleet.guard.accept(read, BreakerReading(Beat(1), behind))
     assert fleet.guard.candidates("m") == ["b"]
     assert fleet.guard.status()[0].breaker is BreakerState.OPEN
 
