@@ -45,7 +45,7 @@ class Fleet:
 
     def __init__(
         self, *deployments: Deployment, replicas: int = 1, settings: Settings | None = None,
-        canary: bool = False,
+        canary: bool = False, pushed: bool = False,
     ) -> None:  # fmt: skip
         self.clock = Clock()
         self.store = MemoryStore()
@@ -58,6 +58,8 @@ class Fleet:
         ]
         for guard in self.guards:
             guard.configure(deployments)
+            if pushed:
+                self.store.listeners.append(guard.follow)
         self.settle()
 
     @property

@@ -9,6 +9,8 @@ import pytest
 from prime_inference.adapters.memory.coordination import MemoryStore
 from prime_inference.domain.errors import CapacityExhausted
 from prime_inference.ports.coordination import (
+    Beat,
+    BreakerReading,
     BreakerRecord,
     BreakerSnapshot,
     BreakerState,
@@ -168,7 +170,7 @@ def test_the_store_is_asked_little() -> None:
 
 def test_without_the_store_requests_go_on() -> None:
     fleet = Fleet(deployment("a", slots=4), replicas=2)
-    fleet.advance(4)
+    fleet.advance(120)
     fleet.store_up = False
     fleet.advance(30)
     assert fleet.guard.degraded

@@ -43,6 +43,8 @@ class BlockLease:
         self.safe = 0  # without a valid lease; 0 until the store was asked once
         self.replicas = settings.assumed_replicas
         self._replicas_until = -math.inf  # before, it is not lowered
+        self._assumed = settings.assumed_replicas  # at least, for the safe capacity
+        self._assumed_until = math.inf
         self.asking = False
         self.resting = False
         self.ready = False  # what `limit` says is more than ignorance
@@ -215,21 +217,27 @@ class BlockLease:
             self._ask_at = -math.inf
 
     def _count_replicas(self, grant: BlockGrant, now: float) -> None:
-        """More at once, fewer later: who asks first after an outage is not alone."""
+        """More at once, fewer later: who asks first, ever or after an outage, is not alone."""
+        if self._assumed_until == math.inf:
+            self._assumed_until = now + REPLICAS_REMEMBERED_S
+        elif now >= self._assumed_until:
+            self._assumed = 1
         fewer_is_true = now >= self._replicas_until and not grant.learning
         if grant.holders >= self.replicas or fewer_is_true:
             self.replicas = grant.holders
             self._replicas_until = now + REPLICAS_REMEMBERED_S
 
     def _safe_capacity(self) -> int:
-        return max(1, self.capacity // self.replicas)
+        return max(1, self.capacity // max(self.replicas, self._assumed))
 
     def _reserve(self) -> int:
         """Slots kept though nobody needs them, unless others do: growth meets leased slots."""
         return 0 if self._contended else int(self._safe_capacity() * self._settings.reserve)
 
     def _wants(self, now: float) -> tuple[int, int]:
-        """Slots for the peak since the renewal before this one, and some headroom."""
+        """Slots for the peak since the renewal before the last one, and some headroom."""
+        peak_interactive = max(self.peak_interactive, self._last_interactive)
+        peak_batch = max(self._peak_batch, self._last_batch)
         if now >= self._peaks_turn_at:
             self._last_interactive, self.peak_interactive = self.peak_interactive, 0
             self._last_batch, self._peak_batch = self._peak_batch, 0
@@ -237,8 +245,5 @@ class BlockLease:
         if self.closing:
             return 0, 0
         more = 1 + self._settings.headroom
-        interactive = max(self.peak_interactive, self._last_interactive)
-        batch = max(self._peak_batch, self._last_batch)
-        interactive = min(self.capacity, max(math.ceil(interactive * more) + 1, self._reserve()))
-        batch = min(self.capacity, math.ceil(batch * more))
-        return interactive, batch
+        interactive = max(math.ceil(peak_interactive * more) + 1, self._reserve())
+        return min(self.capacity, interactive), min(self.capacity, math.ceil(peak_batch * more))

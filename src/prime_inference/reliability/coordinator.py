@@ -103,8 +103,9 @@ class Coordinator:
             commands.append(self.return_blocks(self._removed))
             self._removed.clear()
         for deployment in self._deployments.values():
-            if deployment.breaker.state is not BreakerState.CLOSED:
-                deployment.lease.wake(now)  # a probe needs a slot
+            # a probe needs a slot; and without a store the next request would wait in vain
+            if deployment.breaker.state is not BreakerState.CLOSED or self.store_is_away:
+                deployment.lease.wake(now)
         asks = self._asks(now)
         for deployment in self._deployments.values():
             if deployment.breaker.state is not BreakerState.CLOSED:
@@ -123,8 +124,7 @@ class Coordinator:
     def _asks(self, now: float) -> list[BlockAsk]:
         """Asks that are due, and with them those that would be soon: one command for all.
 
-        Models that nobody asks for give their slots up. Not without a store: the next request
-        would wait for it in vain.
+        Models that nobody asks for give their slots up.
         """
         deployments = self._deployments.values()
         if not any(deployment.lease.ask_at <= now for deployment in deployments):
