@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from prime_inference.domain.sharing import Sharing
 from prime_inference.ports.coordination import (
@@ -51,6 +52,21 @@ def block(
         ttl_s=ttl_s,
         sharing=sharing,
     )
+
+
+def reserved(
+    holder: str,
+    need: int,
+    *,
+    besides: int = 0,
+    slots: int = 4,
+    kept: int = 0,
+    reservation: str = "r",
+    **fields: int,
+) -> BlockAsk:
+    """An ask for slots of a reservation."""
+    ask = block(holder, need, batch=besides, **fields)  # type: ignore[arg-type]
+    return replace(ask, reservation=reservation, reserved=slots, kept=kept)
 
 
 async def granted(store: Coordination, ask: BlockAsk) -> int:

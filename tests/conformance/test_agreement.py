@@ -30,11 +30,12 @@ def server(
 @st.composite
 def _asks(draw: st.DrawFn) -> list[BlockAsk]:
     sharing = draw(st.sampled_from(Sharing))
+    reservations = draw(st.sampled_from([[""], ["", "", "r"], ["", "", "r", "s"]]))
     small = st.integers(0, 40)
     return [
         BlockAsk(
             pool="d",
-            holder=draw(st.sampled_from("abcde")),
+            holder=draw(st.sampled_from(["a", "ab", "b", "c", "d"])),
             sequence=draw(st.integers(number, number + 3)),  # some arrive out of order
             capacity=draw(st.sampled_from([7, 16, 16, 16])),
             interactive=draw(small),
@@ -43,6 +44,9 @@ def _asks(draw: st.DrawFn) -> list[BlockAsk]:
             in_flight=draw(st.integers(0, 6)),
             ttl_s=LONG_S,
             sharing=sharing,
+            reservation=draw(st.sampled_from(reservations)),
+            reserved=draw(st.sampled_from([3, 6, 6, 6])),
+            kept=draw(st.integers(0, 8)),
         )
         for number in range(draw(st.integers(1, 25)))
     ]

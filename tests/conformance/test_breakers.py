@@ -142,22 +142,22 @@ async def test_trips_are_counted_until_the_breaker_was_closed_for_long(
 
 
 async def test_reading_tells_every_record_and_then_only_of_changes(store: Coordination) -> None:
-    assert await store.breakers(0) is None
+    assert (await store.breakers(0)).news is None
     one = await store.trip(trip("one"))
     two = await store.trip(trip("two"))
-    snapshot = await store.breakers(0)
+    snapshot = (await store.breakers(0)).news
     assert snapshot is not None
     assert {r.deployment: r.epoch for r in snapshot.records} == {"one": one.epoch, "two": two.epoch}
-    assert await store.breakers(snapshot.version) is None
+    assert (await store.breakers(snapshot.version)).news is None
     await store.trip(trip("three"))
-    assert await store.breakers(snapshot.version) is not None
+    assert (await store.breakers(snapshot.version)).news is not None
 
 
 async def test_a_store_that_knows_nothing_says_so_to_who_knew_more(store: Coordination) -> None:
-    snapshot = await store.breakers(12345)
+    snapshot = (await store.breakers(12345)).news
     assert snapshot is not None
     assert (snapshot.version, snapshot.records) == (0, ())
-    assert await store.breakers(-1) == snapshot
+    assert (await store.breakers(-1)).news == snapshot
 
 
 async def test_epochs_grow_across_deployments_and_changes(store: Coordination) -> None:

@@ -24,7 +24,7 @@ from tests.redis_server import RedisServer
 @pytest.fixture
 async def store(redis_server: RedisServer) -> AsyncIterator[RedisCoordination]:
     # production gives a call 50 ms; here the machine may be busy with other tests
-    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2)
+    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2, ping_s=0.5)
     yield store
     await store.close()
 
@@ -159,7 +159,7 @@ async def test_keys_outlive_the_longest_lease_whatever_is_written_last(
     await store.acquire(request("long", ttl_s=week_s))
     await store.acquire(request("short", ttl_s=1))
     await store.release(request("short"))
-    for key in ("prime:block:{d}", "prime:requests:{team}:concurrency"):
+    for key in ("prime:{blocks}:d", "prime:requests:{team}:concurrency"):
         assert int(redis_server.command("PTTL", key)) > week_ms
 
 
@@ -168,7 +168,7 @@ async def test_keys_of_a_pool_that_is_idle_for_hours_stay(
 ) -> None:
     await granted(store, block("a", 1, ttl_s=1))
     await store.trip(trip(open_s=1))
-    for key in ("prime:block:{d}", "prime:breakers"):
+    for key in ("prime:{blocks}:d", "prime:breakers"):
         assert int(redis_server.command("PTTL", key)) > 3600 * 1000
 
 
@@ -188,12 +188,12 @@ async def test_a_poisoned_record_is_as_if_it_were_not_there(
     redis_server: RedisServer, store: RedisCoordination, value: str
 ) -> None:
     redis_server.command("HSET", "prime:breakers", "d:d", value)
-    snapshot = await store.breakers(-1)
+    snapshot = (await store.breakers(-1)).news
     assert snapshot is not None
     assert snapshot.records == ()
     assert not (await store.probe(probe("a"))).granted
     assert (await store.trip(trip())).state is BreakerState.OPEN
-    redis_server.command("HSET", "prime:block:{d}", "h:someone", value)
+    redis_server.command("HSET", "prime:{blocks}:d", "h:someone", value)
     assert await granted(store, block("a", 8)) == 8
 
 
@@ -226,8 +226,8 @@ async def test_leases_do_not_live_longer_when_the_clock_steps_back(
     await granted(store, block("a", 8, ttl_s=0.3))
     await store.acquire(request("r1", Limit("l", 1), ttl_s=0.3))
     hour_ahead = str(int((time.time() + 3600) * 1e6))
-    _shift(redis_server, "prime:block:{d}", "h:a", 3600)
-    redis_server.command("HSET", "prime:block:{d}", "~latest", hour_ahead)
+    _shift(redis_server, "prime:{blocks}:d", "h:a", 3600)
+    redis_server.command("HSET", "prime:{blocks}:d", "~latest", hour_ahead)
     redis_server.command("SET", "prime:requests:{team}:l:latest", hour_ahead)
     redis_server.command("ZINCRBY", "prime:requests:{team}:l", str(3600 * 10**6), "r1")
     assert await granted(store, block("b", 8)) == 0

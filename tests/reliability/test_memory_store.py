@@ -52,7 +52,7 @@ def test_breakers_that_were_closed_for_long_are_forgotten() -> None:
     table.conclude(result("a", epoch, deployment="old"), now=100)
     table.trip(trip("open"), now=100)
     table.trip(trip("new"), now=101 + FORGET_CLOSED_S)
-    snapshot = table.snapshot(-1, now=101 + FORGET_CLOSED_S)
+    snapshot = table.read(-1, now=101 + FORGET_CLOSED_S).news
     assert snapshot is not None
     assert {record.deployment for record in snapshot.records} == {"open", "new"}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from prime_inference.reliability.block_lease import REPLICAS_REMEMBERED_S
 from prime_inference.reliability.recall import BEGUN_GRACE_S
 from prime_inference.reliability.reserved_slots import ReservedSlot, SharedSlot
 from prime_inference.reliability.settings import LeaseSettings
@@ -244,7 +245,7 @@ def test_a_dead_replicas_share_comes_back_within_a_lease() -> None:
 
 def test_without_the_store_each_replica_has_its_part_of_both() -> None:
     place = Place(replicas=2)
-    place.fleet.advance(TTL)
+    place.fleet.advance(2 * REPLICAS_REMEMBERED_S)
     place.fleet.store_up = False
     place.fleet.advance(TTL + 1)
     assert [place.owner(replica) for replica in (0, 0, 1, 1)] == ["served"] * 4

@@ -96,6 +96,10 @@ class Invariants:
 
     def _fits(self, deployment: str) -> None:
         attempts = self._books.open[deployment]
+        for attempt in attempts:
+            member = attempt.replica.guard._deployments.get(deployment)
+            at_rest = member is not None and member.lease.resting
+            self._check(not at_rest, "a replica at rest has requests in flight", deployment)
         tainted = Counter(a.replica.name for a in attempts if a.tainted)
         slots = self._slots[deployment]
         # newcomers to an emptied store, while others may come back; each time it is emptied

@@ -23,6 +23,7 @@ TROUBLE_UNTIL_S = 24.0
 PEACE_S = 50.0  # open time 30 + ticket 15 + a lease: after that nothing may be left of any trouble
 CALM_S = 5.0  # a lease is renewed, a breaker is read
 PEACEFUL_PER_SECOND = 2.0
+QUIET_PER_SECOND = 0.03  # there are twenty seconds and more between two requests
 DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
 
 
@@ -74,6 +75,7 @@ class Simulation:
             leaving=random.choice([0, 0.05]),
             bursts_s=random.choice([0, 3, 7]),
         )
+        self._first_is_quiet = random.random() < 0.25  # so that it goes to rest
         self.peace = False
         self._troubles = Troubles(self).all()
 
@@ -143,6 +145,8 @@ class Simulation:
         rate = self.traffic.per_second
         if self.traffic.bursts_s and int(self.world.now / self.traffic.bursts_s + place) % 2:
             rate /= 10  # each replica in its turn: shares go back and forth
+        if self._first_is_quiet and place == 0:
+            rate = QUIET_PER_SECOND
         if self.peace:  # steady, and enough to be probes; there is nothing more to find
             rate = min(self.traffic.per_second, PEACEFUL_PER_SECOND)
         self.world.after(self.world.random.expovariate(rate), self._request, place)

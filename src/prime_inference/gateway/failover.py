@@ -36,7 +36,7 @@ from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
-from prime_inference.reliability.runner import wait_for_slot
+from prime_inference.reliability.runner import leased, wait_for_slot
 from prime_inference.reliability.slots import Reason, Refusal, Slot
 
 T = TypeVar("T")
@@ -66,7 +66,8 @@ class Failover:
         no other deployment can mend (a refusal, or an answer cut off that nobody can continue).
         """
         guard = self._guard
-        guard.began(run.model)
+        if not guard.began(run.model):
+            await leased(guard, run.model)
         tries: _Tries | None = None
         hedge: Hedge[T] | None = None
         place = await self._reserved.first(run, able) if run.reserved else None

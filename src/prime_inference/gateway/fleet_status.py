@@ -12,6 +12,7 @@ from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.status import DeploymentStatus
 
 STATES = ("serving", "ejected", "unhealthy", "draining", "drained")
@@ -61,12 +62,16 @@ class ModelView(Struct, frozen=True):
 
 
 class FleetView(Struct, frozen=True):
-    """`error` says why the fleet that is served is not the one that is wanted."""
+    """`error` says why the fleet that is served is not the one that is wanted.
+
+    `store_error` is what the coordination store says instead of an answer.
+    """
 
     replica: str
     replicas: int
     degraded: bool
     error: str | None
+    store_error: str | None
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
@@ -74,7 +79,11 @@ class FleetView(Struct, frozen=True):
 
 
 def fleet_view(
-    live: LiveFleet, catalog: Catalog, guard: Guard, caches: Sequence[CacheView] = ()
+    live: LiveFleet,
+    catalog: Catalog,
+    guard: Guard,
+    runner: Runner,
+    caches: Sequence[CacheView] = (),
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -87,6 +96,7 @@ def fleet_view(
         replicas=guard.replicas,
         degraded=guard.degraded,
         error=live.error,
+        store_error=runner.refusal,
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[
             ModelView(

@@ -61,6 +61,14 @@ class DeploymentGuard:
         """Neither ejected nor found unhealthy."""
         return self.healthy and self.breaker.state is BreakerState.CLOSED
 
+    @property
+    def may_rest(self) -> bool:
+        """Whether slots are needed neither by requests nor by probes."""
+        lease = self.lease
+        if self.in_flight or self.breaker.state is not BreakerState.CLOSED:
+            return False
+        return lease.resting or (lease.ready and lease.unused)
+
     def expectation(self, now: float) -> float:
         """Expected seconds to the first token of one more request; infinite if there is no slot."""
         lease = self.lease

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from prime_inference.ports.coordination import BlockAsk, BlockGrant
-from prime_inference.reliability.block_lease import BlockLease
+from prime_inference.reliability.block_lease import RENEW_RESERVED_AT, BlockLease
 from prime_inference.reliability.settings import LeaseSettings
 
 OWED_GAP_S = 0.25  # slots are on their way back: they come one by one, over seconds
@@ -52,7 +52,7 @@ class ReservedLease(BlockLease):
         """Slots that are worth waiting for: they are lent, or the store was not asked yet."""
         if self.closing:
             return 0
-        if not self.answered:
+        if not self.ready:
             return self.capacity
         if now >= self.valid_until:
             return 0
@@ -67,7 +67,8 @@ class ReservedLease(BlockLease):
         self.demand(self.need, 0, now)
         self._ask_soon(now)
 
-    def ask(self, in_flight: int, now: float) -> BlockAsk:
+    def ask(self, in_flight: int, now: float, *, rest: bool = False) -> BlockAsk:
+        """The next ask. It never rests: with nobody coming it holds nothing."""
         ask = super().ask(in_flight, now)
         self._counted = in_flight
         return replace(
@@ -95,6 +96,13 @@ class ReservedLease(BlockLease):
             super()._ask_soon(now)
         else:
             self._ask_at = min(self._ask_at, now)
+
+    @property
+    def _renew_at(self) -> float:
+        return RENEW_RESERVED_AT
+
+    def _reserve(self) -> int:
+        return 0  # the store keeps them
 
     def _wants(self, now: float) -> tuple[int, int]:
         """What is needed now, and what is liked besides; what is kept from others is more."""

@@ -32,6 +32,11 @@ class _Block:
     def holding(self) -> Holding:
         return Holding(self.ask, self.held)
 
+    @property
+    def counts(self) -> bool:
+        """Whether its holder has slots or wants any; otherwise it only says that it is there."""
+        return self.held + self.ask.interactive + self.ask.batch > 0
+
 
 class BlockPool:
     """All blocks of one pool. `now` is the store's clock; steps backwards are evened out."""
@@ -51,7 +56,7 @@ class BlockPool:
         alike = [block for block in others if block.ask.reservation == ask.reservation]
         if mine is not None and ask.sequence <= mine.ask.sequence:
             return replace(mine.grant, holders=len(alike) + 1, learning=learning)
-        capacity = min([ask.capacity, *(block.ask.capacity for block in others)])
+        capacity = min([ask.capacity, *(block.ask.capacity for block in others if block.counts)])
         free = max(0, capacity - sum(block.held for block in others))
         slots = capacity
         if ask.reservation:
