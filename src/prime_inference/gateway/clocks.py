@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from prime_inference.domain.errors import UpstreamTimeout
+from prime_inference.domain.errors import UpstreamFailure, UpstreamTimeout
 from prime_inference.wire.http_client import Response
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class AttemptClocks:
         self._deadlines = deadlines
         self._limits = limits
         self._response: Response | None = None
-        self._expired: UpstreamTimeout | None = None
+        self._expired: UpstreamFailure | None = None
         longest = limits.total if streamed else min(limits.whole, limits.total)
         self._started = deadlines.now()
         self._total_at = self.at = (self._started if since is None else since) + longest
@@ -184,6 +184,25 @@ class AttemptClocks:
     def resume(self) -> None:
         """The client has caught up: the running clock starts over."""
         self._run(self._name, getattr(self._limits, self._name))
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is an exchange that could be ended now: nothing has come of it unread."""
+        return self._response is not None and not self._response.has_news
+
+    def silence(self, now: float) -> float | None:
+        """Seconds since content came; None before the first. None is missed of a held stream."""
+        if self._name in ("first_token", "total"):
+            return None
+        if self._name != "idle" or self.at >= self._total_at:
+            return 0.0
+        return now - (self.at - self._limits.idle)
+
+    def end(self, failure: UpstreamFailure) -> None:
+        """Not by a clock: end the exchange with `failure`."""
+        self._expired = failure
+        if self._response is not None:
+            self._response.fail(failure)
 
     def stop(self) -> None:
         self._deadlines.discard(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.fleet import Fleet, FleetInvalid
@@ -32,6 +32,7 @@ class LiveFleet:
         self._editor: FleetEditor | None = None
         self._launcher: Launcher | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._down: set[str] = set()
         self.fleet: Fleet | None = None  # None: it was given by the command line
         self.reloads = 0
         self.failed_reloads = 0
@@ -47,6 +48,17 @@ class LiveFleet:
         self._upstreams.refresh()
         before, self.fleet = self.fleet, fleet
         _tell(before, fleet)
+
+    def said_down(self, deployments: Collection[str]) -> None:
+        """Whoever watches these deployments has found them down, and no others."""
+        down = set(deployments)
+        for name in sorted(self._down - down):
+            self._guard.set_health(name, healthy=True)
+        for name in sorted(down):
+            if name not in self._down:
+                log.warning("deployment %s is said to be down", name)
+            self._guard.set_health(name, healthy=False, down=True)
+        self._down = down
 
     async def follow(
         self,

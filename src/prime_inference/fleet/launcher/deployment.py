@@ -69,6 +69,11 @@ class RunningDeployment:
         return self.record.running and self._lifecycle.state in SERVING
 
     @property
+    def down(self) -> bool:
+        """Whether it is to serve and does not, so that requests wait there in vain."""
+        return self.record.running and self._lifecycle.down
+
+    @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.record.port}/v1"
 
