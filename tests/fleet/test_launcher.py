@@ -224,7 +224,7 @@ async def test_commands_over_the_socket(tmp_path):
 # -- its parts
 
 
-async def test_a_frozen_process_is_replaced(tmp_path):
+async def test_a_frozen_process_is_replaced_and_the_log_names_its_deployment(tmp_path, caplog):
     """It answered once and then no more; one that never answered may still be loading."""
     answers = iter([True] + [False] * PROBES_MISSED)
 
@@ -237,7 +237,14 @@ async def test_a_frozen_process_is_replaced(tmp_path):
 
     seen = []
     record = ProcessRecord(Process("x", "x", (), {}, 0))
-    keeper = Keeper(record, start, lambda: seen.append(record.pid), responds, probe_seconds=0.02)
+    keeper = Keeper(
+        record,
+        start,
+        lambda: seen.append(record.pid),
+        responds,
+        deployment="tiny-a",
+        probe_seconds=0.02,
+    )
     keeper.run()
     try:
         end = time.monotonic() + PATIENCE_SECONDS
@@ -246,6 +253,7 @@ async def test_a_frozen_process_is_replaced(tmp_path):
             await asyncio.sleep(0.02)
         assert processes.identity_of(seen[0]) is None
         assert keeper.alive
+        assert "deployment tiny-a: x answers no more" in caplog.text
     finally:
         await keeper.stop(1.0)
     assert not keeper.alive

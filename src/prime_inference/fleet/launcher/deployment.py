@@ -108,7 +108,7 @@ class RunningDeployment:
             seen=seen,
         )
         if after != before:
-            log.info("%s is %s", self.planned.id, after)
+            log.info("deployment %s is %s", self.planned.id, after)
 
     # -- what is done to it
 
@@ -227,7 +227,7 @@ class RunningDeployment:
                 )
 
     def _keep(self, record: ProcessRecord) -> None:
-        keeper = Keeper(record, self._start, self._save, self._responds)
+        keeper = Keeper(record, self._start, self._save, self._responds, deployment=self.planned.id)
         self._keepers[record.process.name] = keeper
         keeper.run()
 
