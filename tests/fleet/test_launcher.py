@@ -286,6 +286,21 @@ def test_the_state_of_a_deployment(running_, alive, seen, was, state):
     assert lifecycle.was_ready == (running_ and (was or state in ("ready", "degraded")))
 
 
+def test_a_deployment_is_down_after_three_looks_in_a_row_and_a_drained_one_never():
+    lifecycle = Lifecycle()
+
+    def look(seen, running=True):
+        lifecycle.observe(running=running, alive=1, replicas={}, seen=seen)
+        return lifecycle.down
+
+    assert [look(None) for _ in range(5)] == [False] * 5  # it has not been ready yet
+    look(Readiness(True))
+    assert [look(seen) for seen in (None, Readiness(False), None)] == [False, False, True]
+    assert not look(Readiness(True))
+    assert [look(None) for _ in range(3)] == [False, False, True]
+    assert not look(None, running=False)
+
+
 @pytest.mark.parametrize(
     ("document", "expected"),
     [

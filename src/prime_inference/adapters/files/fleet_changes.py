@@ -75,10 +75,13 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
                 continue
             if was is None:
                 yield Override(name, "added", {key: now[key] for key in now if key != "id"})
-            elif changed := {key: now[key] for key in now if now[key] != was.get(key)}:
+            elif changed := {
+                key: now[key] for key in now if key != "draining" and now[key] != was.get(key)
+            }:
                 yield Override(name, "moved", changed)
-            draining = self.draining.get(name)
-            if draining is not None and draining is not now.get("draining", False):
+            drained = bool((was or {}).get("draining", False))
+            draining = bool(self._drained(now).get("draining", False))
+            if draining is not drained:
                 yield Override(name, "drained" if draining else "resumed")
 
     # --- the next changes ---
