@@ -212,15 +212,15 @@ def test_edits_in_force_are_told_and_idle_ones_are_not(tmp_path: Path):
     file = source(tmp_path, PLAIN)
     assert file.overrides() == []
     file.add(SECOND)
-    file.drain(SECOND["id"], draining=True)
+    file.drain("east-2", draining=True)
     file.move("east-1", {"slots": 3})
     added = {key: value for key, value in SECOND.items() if key != "id"}
     assert file.overrides() == [
         Override("east-1", "moved", {"slots": 3}),
-        Override(SECOND["id"], "added", added),
-        Override(SECOND["id"], "drained"),
+        Override("east-2", "added", added),
+        Override("east-2", "drained"),
     ]
-    file.remove(SECOND["id"])  # the file never had it: nothing is left of it
+    file.remove("east-2")  # the file never had it: nothing is left of it
     (tmp_path / "fleet.toml").write_text(PLAIN.replace("slots = 8", "slots = 3"))
     assert file.overrides() == []  # the file says the same by now
     (tmp_path / "fleet.toml").write_text(PLAIN + "draining = true\n")
