@@ -185,6 +185,19 @@ class AttemptClocks:
         """The client has caught up: the running clock starts over."""
         self._run(self._name, getattr(self._limits, self._name))
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is an exchange that could be ended now: nothing has come of it unread."""
+        return self._response is not None and not self._response.has_news
+
+    def silence(self, now: float) -> float | None:
+        """Seconds since content came; None before the first. None is missed of a held stream."""
+        if self._name in ("first_token", "total"):
+            return None
+        if self._name != "idle" or self.at >= self._total_at:
+            return 0.0
+        return now - (self.at - self._limits.idle)
+
     def end(self, failure: UpstreamFailure) -> None:
         """Not by a clock: end the exchange with `failure`."""
         self._expired = failure

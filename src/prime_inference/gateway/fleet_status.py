@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -61,6 +62,14 @@ class ModelView(Struct, frozen=True):
     waiting: int  # requests in line for a slot
 
 
+class ChangeView(Struct, frozen=True):
+    """What an operator has changed over the fleet file; `values` are those that differ."""
+
+    deployment: str
+    change: str  # added, moved, drained, resumed, removed
+    values: Mapping[str, Any]
+
+
 class FleetView(Struct, frozen=True):
     """`error` says why the fleet that is served is not the one that is wanted.
 
@@ -72,6 +81,7 @@ class FleetView(Struct, frozen=True):
     degraded: bool
     error: str | None
     store_error: str | None
+    changes: Sequence[ChangeView]
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
@@ -97,6 +107,7 @@ def fleet_view(
         degraded=guard.degraded,
         error=live.error,
         store_error=runner.refusal,
+        changes=[ChangeView(one.deployment, one.change, one.values) for one in live.overrides],
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[
             ModelView(

@@ -23,8 +23,8 @@ class ReservedPlaces:
         self._guard = guard
         self._homes = homes
 
-    async def first(self, run: Run, able: Sequence[Upstream]) -> tuple[Upstream, Slot] | None:
-        """A deployment and a slot on it; None: go to the slots that everybody shares.
+    async def first(self, run: Run, able: Sequence[Upstream]) -> tuple[Upstream, Slot, None] | None:
+        """A deployment and a slot on it, without a hedge; None: go where everybody goes.
 
         Waits for slots that are lent, at most a lease. Raises ReservationExhausted,
         CapacityExhausted where the reservation does not allow to go elsewhere.
@@ -34,13 +34,13 @@ class ReservedPlaces:
             for name in self._ranked(run, by_id, reservation):
                 slot = self._guard.reserved.admit(name, reservation.id)
                 if slot is not None:
-                    return by_id[name], slot
+                    return by_id[name], slot, None
         waited = False
         for reservation in run.reserved:
             found = await wait_for_reserved(self._guard, reservation.id)
             if isinstance(found, Slot):
                 if found.deployment in by_id:
-                    return by_id[found.deployment], found
+                    return by_id[found.deployment], found, None
                 found.release()  # it honours less than this request asks for
             waited |= isinstance(found, Refusal) and found.reason is Reason.WAITED
         if run.may_share:

@@ -61,6 +61,7 @@ class Breaker:
         self._random = random
         self._window = OutcomeWindow(settings.window_s)
         self._in_a_row = 0
+        self._unreached_in_a_row = 0
         self._answers = 0  # of probes on local tickets
         self._trips = 0
 
@@ -68,16 +69,19 @@ class Breaker:
 
     def answered(self, now: float) -> None:
         """An attempt gave a whole answer."""
-        self._in_a_row = 0
+        self._in_a_row = self._unreached_in_a_row = 0
         self._window.answered(now)
 
-    def failed(self, now: float, rate_may_eject: bool) -> None:
+    def failed(self, now: float, rate_may_eject: bool, *, reached: bool = True) -> None:
         """An attempt failed. `rate_may_eject`: statistics may take another one from the pool."""
         self._in_a_row += 1
+        self._unreached_in_a_row = 0 if reached else self._unreached_in_a_row + 1
         self._window.failed(now)
         if self.state is not BreakerState.CLOSED:
             return
-        if self._in_a_row >= self._settings.consecutive_failures:
+        if self._unreached_in_a_row >= self._settings.consecutive_failures:
+            self._trip(Cause.UNREACHABLE, now)
+        elif self._in_a_row >= self._settings.consecutive_failures:
             self._trip(Cause.CONSECUTIVE, now)
         elif rate_may_eject and self._rate_is_bad(now):
             self._trip(Cause.RATE, now)
@@ -169,7 +173,7 @@ class Breaker:
         self.ticket = None
         self.use_ticket_by = math.inf
         self.due_at = math.inf
-        self._in_a_row = 0
+        self._in_a_row = self._unreached_in_a_row = 0
         self._answers = 0
         self._window.clear()
 

@@ -116,11 +116,15 @@ class Guard:
         self._group()
         self._forget_if_idle(member)
 
-    def set_health(self, deployment: str, healthy: bool) -> None:
-        """What the active checks found; as little as breakers it can eject the last one."""
+    def set_health(self, deployment: str, healthy: bool, *, down: bool = False) -> None:
+        """What the active checks found; as little as breakers it can eject the last one.
+
+        `down`: those who wait there wait in vain (`down_deployments`).
+        """
         member = self._deployments.get(deployment)
         if member is not None:
             member.healthy = healthy
+            member.found_down = down and not healthy
 
     # --- the request's path ---
 
@@ -204,7 +208,8 @@ class Guard:
         pool = self._models.get(model)
         if pool is None:
             return False
-        if not moved and self.is_ejected(left) and len(pool.members) > 1:
+        elsewhere = any(member.id != left for member in pool.members)
+        if not moved and elsewhere and self.is_ejected(left):
             self.decisions.retries[model, Retry.FREE] += 1
             return True
         paid = pool.budget.spend(self._clock())
@@ -270,10 +275,14 @@ class Guard:
         member = self._deployments.get(deployment)
         return member is None or not member.usable
 
-    def answered(self, deployment: str) -> int:
-        """Attempts that it has answered since the start; 0 for one that is not known."""
+    def down_deployments(self) -> list[str]:
+        """Those on which requests wait in vain, drained ones among them."""
+        return [member.id for member in self._deployments.values() if member.is_down]
+
+    def signs_of_life(self, deployment: str) -> int:
+        """First tokens and answers since the start; 0 for one that is not known."""
         member = self._deployments.get(deployment)
-        return member.answered if member is not None else 0
+        return member.signs_of_life if member is not None else 0
 
     def waiting(self, model: str) -> int:
         """Requests waiting for a slot of that model."""

@@ -39,6 +39,9 @@ class SharedSlot(Slot):
         self._siblings = siblings  # all that are taken, the oldest first
         siblings[self] = None
 
+    def when_recalled(self, end: Callable[[], None]) -> None:
+        self.on_recall = end
+
     def first_token(self) -> None:
         self.began = True
         super().first_token()

@@ -90,6 +90,9 @@ class Slot:
         """Whether the lease it was admitted under has ended since: others may hold its place."""
         return self.lease_epoch != self._deployment.lease.epoch
 
+    def when_recalled(self, end: Callable[[], None]) -> None:
+        """How to end the attempt that runs on it; such a slot is nobody else's, and stays."""
+
     def first_token(self) -> None:
         """The first token arrived."""
         self._deployment.first_token_arrived(self)
