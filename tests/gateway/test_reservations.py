@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from prime_inference.compose import BillingOptions
@@ -101,3 +104,120 @@ async def test_a_scheduled_reservation_has_no_slots_and_costs_nothing(gateway: R
     ended = await gateway.admin("POST", f"reservations/{made['id']}/end")
     assert ended["state"] == "ended"
     await reserve(gateway, tenant, 8)
+
+
+# --- used
+
+
+async def until_active(gateway: RunningGateway, own: RunningGateway) -> None:
+    """Until the gateway gives the team's requests slots of its reservation."""
+    async with asyncio.timeout(10):
+        while (await own.chat()).headers["x-prime-pool"] == "serverless":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def event_of(gateway: RunningGateway, response: Any) -> Any:
+    told = await gateway.get(f"/generation?id={response.headers['x-generation-id']}")
+    return told.json()["data"]
+
+
+async def test_who_served_is_in_the_header_the_event_and_the_bill(gateway: RunningGateway):
+    tenant, own = await team(gateway)
+    assert (await own.chat()).headers["x-prime-pool"] == "serverless"
+    made = await reserve(gateway, tenant, 4)
+    pool = f"reserved:{made['id']}"
+    await until_active(gateway, own)
+    whole = await own.chat()
+    assert whole.headers["x-prime-pool"] == pool
+    assert whole.json()["usage"]["cost"] == 0
+    streamed = await own.stream(stream_options={"include_usage": True})
+    assert streamed.headers["x-prime-pool"] == pool
+    assert streamed.chunks[-1]["usage"]["cost"] == 0
+    for answered in (whole, streamed):
+        event = await event_of(own, answered)
+        assert (event["pool"], event["total_cost_usd"]) == (pool, "0.00")
+    assert (await gateway.chat()).headers["x-prime-pool"] == "serverless"
+    async with asyncio.timeout(10):
+        while True:
+            report = await gateway.admin("GET", f"usage?group_by=pool&tenant={tenant}")
+            pools = {row["pool"]: row["requests"] for row in report["data"]}
+            if pools.get(pool, 0) >= 3:
+                break
+            await asyncio.sleep(0.05)
+    month = datetime.now(UTC).strftime("%Y-%m")
+    bill = await gateway.admin("GET", f"statements/{tenant}/{month}")
+    assert pool in {line["pool"] for line in bill["lines"]}
+
+
+async def test_the_first_hour_is_paid_at_once_and_in_the_statement(gateway: RunningGateway):
+    tenant, own = await team(gateway)
+    await reserve(gateway, tenant, 4)
+    async with asyncio.timeout(30):
+        while (await own.get("/billing/wallet")).json()["total_billings"] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    wallet = (await own.get("/billing/wallet")).json()
+    (paid,) = wallet["recent_billings"]
+    assert (paid["amount_usd_text"], paid["resource_type"]) == ("-12.50", "reservation")
+    month = datetime.now(UTC).strftime("%Y-%m")
+    bill = await gateway.admin("GET", f"statements/{tenant}/{month}")
+    assert (bill["reservations_usd"], bill["total_due_usd"]) == ("12.50", "12.50")
+    assert (await gateway.admin("GET", "ledger/verify"))["sound"]
+
+
+async def test_a_discount_is_taken_off_the_price_of_what_reserved_slots_serve(
+    gateway: RunningGateway,
+):
+    tenant, own = await team(gateway)
+    full = (await own.chat()).json()["usage"]["cost"]
+    await reserve(gateway, tenant, 4, token_discount_percent=75)
+    await until_active(gateway, own)
+    assert (await own.chat()).json()["usage"]["cost"] == pytest.approx(full / 4)
+
+
+@pytest.mark.parametrize("spill", [True, False])
+async def test_over_its_reservation_a_team_spills_or_is_told(
+    gateway: RunningGateway, engine: MockEngine, spare: MockEngine, spill: bool
+):
+    tenant, own = await team(gateway)
+    made = await reserve(gateway, tenant, 2, spill=spill)
+    await until_active(gateway, own)
+    for each in (engine, spare):
+        each.behave("slow-first-1000ms.answer-2")
+    answers = await asyncio.gather(*(own.chat() for _ in range(3)))
+    pools = sorted(each.headers.get("x-prime-pool", "") for each in answers)
+    pool = f"reserved:{made['id']}"
+    if spill:
+        assert pools == [pool, pool, "serverless"]
+        assert [each.status_code for each in answers] == [200] * 3
+        return
+    (refused,) = [each for each in answers if each.status_code != 200]
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"]["code"] == "reservation_exhausted"
+    assert refused.json()["error"]["metadata"]["reservations"] == [made["id"]]
+    assert pools == ["", pool, pool]
+
+
+async def test_lent_slots_come_back_and_their_requests_go_on_elsewhere_or_are_told(
+    gateway: RunningGateway, engine: MockEngine, spare: MockEngine
+):
+    tenant, own = await team(gateway)
+    made = await reserve(gateway, tenant, 4, datacenters=["dc-0"])
+    await until_active(gateway, own)
+    for each in (engine, spare):
+        each.behave("slow-first-60000ms.answer-2")
+    crowd = [asyncio.create_task(gateway.chat()) for _ in range(7)]
+    async with asyncio.timeout(15):
+        while len(engine.requests) + len(spare.requests) < 7:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    engine.behave("slow-first-1000ms.answer-2")
+    began = asyncio.get_running_loop().time()
+    answers = await asyncio.gather(*(own.chat() for _ in range(4)))
+    assert [each.status_code for each in answers] == [200] * 4
+    assert {each.headers["x-prime-pool"] for each in answers} == {f"reserved:{made['id']}"}
+    assert asyncio.get_running_loop().time() - began < 10
+    for task in crowd:
+        task.cancel()
+    ended = await asyncio.gather(*crowd, return_exceptions=True)
+    refused = [each for each in ended if not isinstance(each, BaseException)]
+    assert {each.status_code for each in refused} <= {200, 503}

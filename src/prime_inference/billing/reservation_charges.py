@@ -21,7 +21,7 @@ from prime_inference.ports.ledger import (
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 15.0  # a bill by the hour may be late by seconds
+LOOK_S = 2.0  # as the directory: looking costs nothing while nothing is due
 MICRO = 1_000_000
 
 

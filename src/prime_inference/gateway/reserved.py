@@ -29,6 +29,8 @@ class ReservedPlaces:
         Waits for slots that are lent, at most a lease. Raises ReservationExhausted,
         CapacityExhausted where the reservation does not allow to go elsewhere.
         """
+        known = self._guard.reserved.knows  # one that begins has its slots within a second
+        run.reserved = tuple(each for each in run.reserved if known(each.id))
         by_id = {upstream.deployment.id: upstream for upstream in able}
         for reservation in run.reserved:
             for name in self._ranked(run, by_id, reservation):

@@ -103,6 +103,10 @@ class ReservedCapacity:
         member = self._deployments.get(deployment)
         return member is not None and reservation in member.reserved
 
+    def knows(self, reservation: str) -> bool:
+        """Whether any deployment has slots for it."""
+        return any(reservation in member.reserved for member in self._deployments.values())
+
     def admit(self, deployment: str, reservation: str) -> ReservedSlot | None:
         """A slot of the reservation on that deployment at once, or None."""
         member = self._deployments.get(deployment)
