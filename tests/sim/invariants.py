@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from prime_inference.domain.reservations import Allotment
 from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BreakerState, Cause
 from tests.sim.replica import Replica
 from tests.sim.store import SimStore
@@ -21,15 +22,23 @@ class Broken(AssertionError):
 
 
 class Invariants:
-    def __init__(self, store: SimStore, books: Books, slots: dict[str, int], tickets: int) -> None:
+    def __init__(
+        self,
+        store: SimStore,
+        books: Books,
+        slots: dict[str, int],
+        tickets: int,
+        allotment: Allotment,
+    ) -> None:
+        self._allotment = allotment
         self.replicas: dict[str, Replica] = {}
         self.store_lost_time = False  # its clock was set forward: leases ended early in it
         self._store = store
         self._books = books
         self._slots = slots
         self._tickets = tickets
-        self._incarnation: dict[tuple[str, str], int] = {}  # of the last covered admission
-        self._largest_block: Counter[tuple[str, str]] = Counter()
+        self._incarnation: dict[tuple[str, str, str], int] = {}  # of the last covered admission
+        self._largest_block: Counter[tuple[str, str, str]] = Counter()
         store.before_lease = self.taint_lapsed
         books.admitted = self.admitted
 
@@ -42,21 +51,22 @@ class Invariants:
             leases = self._store.leases(deployment)
             learning = self._store.has_to_learn and not self.store_lost_time
             for attempt in attempts:
-                if attempt.replica.name not in leases and not (learning and self._emptied(attempt)):
+                if _block(attempt) not in leases and not (learning and self._emptied(attempt)):
                     attempt.tainted = True
 
     def admitted(self, attempt: Attempt) -> None:
         """An attempt has just been given its slot."""
         deployment, replica = attempt.deployment, attempt.replica
         member = replica.guard._deployments[deployment]
-        lease = member.lease
+        lease = member.lease_of(attempt.reservation)
+        assert lease is not None
         now = replica.clock()
-        mine = {a for a in self._books.open[deployment] if a.replica is replica}
-        key = replica.name, deployment
+        mine = [a for a in self._books.open[deployment] if _key(a) == _key(attempt)]
+        key = _key(attempt)
         self._largest_block[key] = max(self._largest_block[key], lease.limit(now))
         if now >= lease.valid_until:
             attempt.tainted = True
-            self._check(len(mine) <= max(1, lease.safe), "more than the safe capacity", key)
+            self._check(len(mine) <= lease.safe, "more than the safe capacity", key)
         else:
             self._check(len(mine) <= lease.granted, "more than the block", key)
             self._covered(attempt, lease.epoch, len(mine))
@@ -80,8 +90,8 @@ class Invariants:
 
     def _covered(self, attempt: Attempt, epoch: int, mine: int) -> None:
         """A lease that is valid here is counted in the store, or the store has been emptied."""
-        key = attempt.replica.name, attempt.deployment
-        known, held = self._store.leases(attempt.deployment).get(attempt.replica.name, (0, 0))
+        key = _key(attempt)
+        known, held = self._store.leases(attempt.deployment).get(_block(attempt), (0, 0))
         if known == epoch:
             self._check(mine <= held, "more than the store counts", key)
             self._incarnation[key] = self._store.incarnation
@@ -91,24 +101,30 @@ class Invariants:
 
     def _emptied(self, attempt: Attempt) -> bool:
         """Whether the store has been emptied since it last counted this replica."""
-        key = attempt.replica.name, attempt.deployment
-        return self._incarnation.get(key, 0) != self._store.incarnation
+        return self._incarnation.get(_key(attempt), 0) != self._store.incarnation
 
     def _fits(self, deployment: str) -> None:
         attempts = self._books.open[deployment]
         for attempt in attempts:
             member = attempt.replica.guard._deployments.get(deployment)
-            at_rest = member is not None and member.lease.resting
+            at_rest = member is not None and member.lease.resting and not attempt.reservation
             self._check(not at_rest, "a replica at rest has requests in flight", deployment)
-        tainted = Counter(a.replica.name for a in attempts if a.tainted)
-        slots = self._slots[deployment]
+        tainted = Counter(_key(attempt) for attempt in attempts if attempt.tainted)
+        whole = [attempt for attempt in attempts if not attempt.tainted]
         # newcomers to an emptied store, while others may come back; each time it is emptied
-        allowance = self._store.incarnation * max(1, slots // NEWCOMERS_FRACTION)
-        whole = len(attempts) - tainted.total()
-        self._check(whole <= slots + allowance, f"{whole} in flight on {slots} slots", deployment)
-        for name, count in tainted.items():
-            block = self._largest_block[name, deployment]
-            self._check(count <= block, "a lapsed replica has more than one block", name)
+        parts = self._allotment.get(deployment, {})
+        quarters = {name: max(1, slots // NEWCOMERS_FRACTION) for name, slots in parts.items()}
+        slots = self._slots[deployment]
+        all_quarters = max(1, slots // NEWCOMERS_FRACTION) + sum(quarters.values())
+        most = slots + self._store.incarnation * all_quarters
+        self._check(len(whole) <= most, f"{len(whole)} in flight on {slots} slots", deployment)
+        for name, part in parts.items():
+            own = sum(attempt.reservation == name for attempt in whole)
+            most = part + self._store.incarnation * quarters[name]
+            self._check(own <= most, f"{own} in flight on {part} reserved slots", deployment)
+        for key, count in tainted.items():
+            block = self._largest_block[key]
+            self._check(count <= block, "a lapsed replica has more than one block", key)
 
     def _probes(self, deployment: str) -> None:
         live = [
@@ -127,3 +143,13 @@ class Invariants:
     def _check(holds: bool, what: str, where: object) -> None:
         if not holds:
             raise Broken(f"{what} ({where})")
+
+
+def _key(attempt: Attempt) -> tuple[str, str, str]:
+    return attempt.replica.name, attempt.deployment, attempt.reservation
+
+
+def _block(attempt: Attempt) -> str:
+    """Its lease's name in the store."""
+    name = attempt.replica.name
+    return f"{name}|{attempt.reservation}" if attempt.reservation else name

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from prime_inference.domain.models import Deployment
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.settings import BreakerSettings, Settings
-from prime_inference.reliability.slots import Priority
+from prime_inference.reliability.slots import Priority, Refusal, Slot
 from tests.sim.engine import Engine
 from tests.sim.invariants import Broken, Invariants
 from tests.sim.network import Network, Weather
 from tests.sim.replica import Replica
-from tests.sim.store import SimStore
+from tests.sim.store import LEASE_S, SimStore
 from tests.sim.traffic import Books, Request, canary
 from tests.sim.troubles import LONGEST_S, Troubles
 from tests.sim.world import DriftingClock, World
@@ -25,6 +25,9 @@ CALM_S = 5.0  # a lease is renewed, a breaker is read
 PEACEFUL_PER_SECOND = 2.0
 QUIET_PER_SECOND = 0.03  # there are twenty seconds and more between two requests
 DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
+
+
+OWNER = "res"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,14 @@ class Simulation:
             ),
         )
         self.fleet = self._make_fleet()
+        self.allotment = self._reserve()
         self.engines = {spec.id: Engine(spec) for spec in self.fleet}
         self.invariants = Invariants(
             self.store,
             self.books,
             {spec.id: spec.slots for spec in self.fleet},
             self.settings.breaker.tickets,
+            self.allotment,
         )
         send = canary(world, self.network, self.engines, self.books)
         self._canary = send if random.random() < 0.5 else None
@@ -94,6 +99,7 @@ class Simulation:
             self.network.weather = Weather()  # a lost answer in this second is no damage that lasts
             world.run_until(world.now + CALM_S)
             self._check_peace()
+            self._check_owner()
             self._check_capacity()
             self._check_ends()
         except AssertionError as error:
@@ -125,6 +131,14 @@ class Simulation:
             for number in range(count)
         ]
 
+    def _reserve(self) -> dict[str, dict[str, int]]:
+        """Slots of the one team that has some reserved; in half of the simulations nobody."""
+        random = self.world.random
+        if random.random() < 0.5:
+            return {}
+        parts = {spec.id: random.randint(0, spec.slots) for spec in self.fleet if spec.model == "m"}
+        return {name: {OWNER: slots} for name, slots in parts.items() if slots}
+
     def _start_replica(self) -> Replica:
         replica = Replica(
             f"r{next(self._names)}",
@@ -137,6 +151,7 @@ class Simulation:
             canary=self._canary,
         )
         self.invariants.replicas[replica.name] = replica
+        replica.guard.reserved.allot(self.allotment)
         return replica
 
     # --- traffic ---
@@ -166,6 +181,7 @@ class Simulation:
         request = Request(
             self.world, self.network, self.engines, self.books, replica, model, priority,
             self.traffic.mean_s,
+            OWNER if self.allotment and model == "m" and random.random() < 0.3 else "",
         )  # fmt: skip
         request.go()
         if random.random() < self.traffic.leaving:
@@ -196,7 +212,13 @@ class Simulation:
     def configure(self, fleet: list[Deployment]) -> None:
         for replica in self.replicas:
             delay = self.world.random.uniform(0, 1)  # a file is not read everywhere at once
-            self.world.after(delay, replica.do, replica.guard.configure, fleet)
+            self.world.after(delay, replica.do, self._take_over, replica, fleet)
+
+    def _take_over(self, replica: Replica, fleet: list[Deployment]) -> None:
+        replica.guard.configure(fleet)
+        there = {spec.id for spec in fleet}
+        parts = {name: slots for name, slots in self.allotment.items() if name in there}
+        replica.guard.reserved.allot(parts)
 
     # --- the end ---
 
@@ -218,6 +240,41 @@ class Simulation:
         """Probes are sent: by canaries, or by requests."""
         return self._canary is not None or self.traffic.per_second > 1
 
+    def _check_owner(self) -> None:
+        """Everybody has taken what he can get, and will not end: the owner comes.
+
+        Within a lease he has every slot that he has reserved, whatever the others lose.
+        """
+        reserved = sum(sum(parts.values()) for parts in self.allotment.values())
+        if not reserved:
+            return
+        taken: list[Slot] = []
+        owner = _Owner(self, reserved)
+        for _ in range(12):
+            self._grab(taken)
+            self.world.run_until(self.world.now + 1.0)
+        end = self.world.now + LEASE_S * (1 + DRIFT)
+        while len(owner.slots) < reserved and self.world.now < end:
+            owner.ask()
+            self._grab(taken)
+            self.world.run_until(min(end, self.world.now + 1.0))
+        got = len(owner.slots)
+        owner.leave()
+        for slot in taken:
+            slot.release()
+        if got < reserved:
+            raise Broken(f"the owner has {got} of {reserved} reserved slots after a lease")
+
+    def _grab(self, taken: list[Slot]) -> None:
+        """Take every slot that anybody may have; half of the requests begin to answer."""
+        for replica in self.replicas:
+            for name in self.allotment:
+                while isinstance(slot := replica.guard.admit(name), Slot):
+                    taken.append(slot)
+                    slot.when_recalled(_nothing)
+                    if self.world.random.random() < 0.5:
+                        slot.first_token()
+
     def _check_capacity(self) -> None:
         """All replicas want everything: within a lease's time every slot is leased to somebody.
 
@@ -233,7 +290,9 @@ class Simulation:
                 replica.guard.wake()
             self.world.run_until(self.world.now + 1.0)
             for spec in list(never_all_leased.values()):
-                if sum(held for _, held in self.store.leases(spec.id).values()) == spec.slots:
+                leased = sum(held for _, held in self.store.leases(spec.id).values())
+                kept = sum(self.allotment.get(spec.id, {}).values())  # nobody asks for them here
+                if spec.slots - kept <= leased <= spec.slots:
                     del never_all_leased[spec.id]
         if never_all_leased:
             raise Broken(f"not all slots were leased: {', '.join(never_all_leased)}")
@@ -253,3 +312,40 @@ class Simulation:
             for status in replica.guard.status():
                 if status.in_flight:
                     raise Broken(f"{replica.name} counts {status.in_flight} on {status.id}")
+
+
+class _Owner:
+    """Asks for all its slots, and again for those it was refused."""
+
+    def __init__(self, simulation: Simulation, wanted: int) -> None:
+        self._sim = simulation
+        self._wanted = wanted
+        self._waiting = 0
+        self._left = False
+        self.slots: list[Slot] = []
+
+    def ask(self) -> None:
+        for _ in range(self._wanted - len(self.slots) - self._waiting):
+            reserved = self._sim.world.random.choice(self._sim.replicas).guard.reserved
+            slots = (reserved.admit(name, OWNER) for name in self._sim.allotment)
+            slot = next((slot for slot in slots if slot is not None), None)
+            if slot is not None:
+                self.slots.append(slot)
+            elif reserved.wait(OWNER, self._delivered) is not None:
+                self._waiting += 1
+
+    def leave(self) -> None:
+        self._left = True
+        for slot in self.slots:
+            slot.release()
+
+    def _delivered(self, result: Slot | Refusal) -> None:
+        self._waiting -= 1
+        if isinstance(result, Slot):
+            self.slots.append(result)
+            if self._left:
+                result.release()
+
+
+def _nothing() -> None:
+    """The attempt that is ended was none."""

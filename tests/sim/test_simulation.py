@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from prime_inference.adapters.memory import block_leases
 from prime_inference.adapters.memory.block_leases import BlockPool
 from prime_inference.adapters.memory.breaker_table import BreakerTable
 from prime_inference.ports.coordination import (
@@ -18,6 +19,7 @@ from prime_inference.ports.coordination import (
 from prime_inference.reliability import coordinator, ejection
 from prime_inference.reliability.block_lease import BlockLease
 from prime_inference.reliability.deployment import DeploymentGuard
+from prime_inference.reliability.reserved_lease import ReservedLease
 from prime_inference.reliability.slots import Slot
 from tests.sim import store
 from tests.sim.simulation import Simulation
@@ -152,6 +154,18 @@ def _ejects_the_last(patch: Patch) -> None:
     patch.setattr(ejection, "sorted", lambda pool, key: (), raising=False)
 
 
+def _lends_for_good(patch: Patch) -> None:
+    patch.setattr(block_leases, "recall", lambda *anything: 0)
+
+
+def _gives_owners_any_number(patch: Patch) -> None:
+    patch.setattr(block_leases, "slots_of", lambda holdings: 1000)
+
+
+def _forgets_closed_reservations_with_requests(patch: Patch) -> None:
+    patch.setattr(ReservedLease, "at_rest", property(lambda self: True))
+
+
 DEFECTS: list[Callable[[Patch], None]] = [
     _forgets_what_is_in_flight,
     _obeys_old_asks,
@@ -165,6 +179,9 @@ DEFECTS: list[Callable[[Patch], None]] = [
     _ejects_the_last,
     _rests_under_long_answers,
     _keeps_slots_at_rest,
+    _lends_for_good,
+    _gives_owners_any_number,
+    _forgets_closed_reservations_with_requests,
 ]
 
 

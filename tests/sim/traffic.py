@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.reserved_capacity import ReservedWaiter
 from prime_inference.reliability.slots import Priority, Refusal, Slot
 from prime_inference.reliability.tries import Tries
 from prime_inference.reliability.waiting import Waiter
@@ -31,6 +33,11 @@ class Attempt:
     slot: Slot
     tainted: bool = False  # its lease has lapsed, or there was none: see invariants.py
 
+    @property
+    def reservation(self) -> str:
+        """Whose slot it has; empty: one that everybody shares."""
+        return self.slot.pool.partition(":")[2]
+
 
 @dataclass(slots=True)
 class Books:
@@ -39,6 +46,7 @@ class Books:
     open: dict[str, set[Attempt]] = field(default_factory=lambda: defaultdict(set))
     probes: dict[str, set[Attempt]] = field(default_factory=lambda: defaultdict(set))
     begun: int = 0
+    recalled: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     unfinished: set[Request] = field(default_factory=set)
     admitted: Callable[[Attempt], None] = lambda attempt: None
@@ -57,6 +65,7 @@ class Request:
         model: str,
         priority: Priority,
         mean_s: float,
+        reservation: str = "",
     ) -> None:
         self._world = world
         self._network = network
@@ -68,7 +77,9 @@ class Request:
         self._mean_s = mean_s
         self._tries = Tries(replica.guard, model)
         self._attempt: Attempt | None = None
+        self._reservation = reservation
         self._waiter: Waiter | None = None
+        self._reserved_waiter: ReservedWaiter | None = None
         self._ended = False
         books.begun += 1
         books.unfinished.add(self)
@@ -79,6 +90,21 @@ class Request:
 
     def go(self) -> None:
         """Try the candidates in order; wait if all are full and it pays."""
+        if self._reservation and self._goes_to_reserved():
+            return
+        self._go_to_shared()
+
+    def _goes_to_reserved(self) -> bool:
+        reserved = self._replica.guard.reserved
+        for name in self._tries.candidates():
+            slot = reserved.admit(name, self._reservation)
+            if slot is not None:
+                self._start(slot)
+                return True
+        self._reserved_waiter = reserved.wait(self._reservation, self._reserved_delivered)
+        return self._reserved_waiter is not None
+
+    def _go_to_shared(self) -> None:
         guard = self._replica.guard
         for name in self._tries.candidates():
             slot = guard.admit(name, self._priority)
@@ -96,7 +122,9 @@ class Request:
         """The client goes away."""
         if self._ended:
             return
-        if self._waiter is not None:
+        if self._reserved_waiter is not None:
+            assert self._replica.guard.reserved.leave(self._reserved_waiter)
+        elif self._waiter is not None:
             assert self._replica.guard.leave(self._model, self._waiter)
         elif self._attempt is not None:
             self._close(self._attempt)
@@ -108,6 +136,27 @@ class Request:
             if self._attempt is not None:
                 self._forget(self._attempt)
             self._end("vanished")
+
+    def _reserved_delivered(self, result: Slot | Refusal) -> None:
+        assert self._reserved_waiter is not None
+        assert not self._ended
+        self._reserved_waiter = None
+        if isinstance(result, Refusal):
+            self._go_to_shared()  # it spills
+        else:
+            self._start(result)
+
+    def _recalled(self, attempt: Attempt) -> None:
+        """Its slot was lent: it goes elsewhere, or waits."""
+        assert attempt is self._attempt
+        self._attempt = None
+        self._forget(attempt)
+        self._books.recalled += 1
+        self._world.after(0, self._replica.do, self._again)
+
+    def _again(self) -> None:
+        if not self._ended:
+            self.go()
 
     def _delivered(self, result: Slot | Refusal) -> None:
         assert self._waiter is not None
@@ -123,6 +172,7 @@ class Request:
         self._tries.started(name)
         attempt = self._attempt = Attempt(self._replica, name, slot)
         self._books.open[name].add(attempt)
+        slot.when_recalled(partial(self._recalled, attempt))
         if slot.ticket is not None:
             self._books.probes[name].add(attempt)
         self._books.admitted(attempt)
@@ -169,7 +219,7 @@ class Request:
         assert not self._ended, "a request ended twice"
         self._ended = True
         self._attempt = None
-        self._waiter = None
+        self._waiter = self._reserved_waiter = None
         self._books.unfinished.discard(self)
         self._books.ends[how] += 1
 

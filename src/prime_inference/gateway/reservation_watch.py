@@ -31,7 +31,7 @@ class ReservationWatch:
 
     def look(self) -> None:
         known = self._directory.current.reservations
-        if not known and not self._known and not self._guard.reserved.recalls:
+        if not known and not self._known and self._guard.reserved.empty:
             return
         now = self._now()
         self._known = allot(

@@ -13,6 +13,7 @@ from prime_inference.reliability.block_lease import BlockLease
 from prime_inference.reliability.breaker import Breaker, Ticket
 from prime_inference.reliability.decisions import BreakerChange
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.recall import Recall
 from prime_inference.reliability.reserved_lease import ReservedLease
 from prime_inference.reliability.reserved_slots import ReservedSlot, SharedSlot
 from prime_inference.reliability.settings import Settings
@@ -59,6 +60,7 @@ class DeploymentGuard:
         self.batch_in_flight = 0
         self.reserved: dict[str, ReservedLease] = {}  # by reservation
         self.shared: dict[SharedSlot, None] | None = None  # taken ones, where some are reserved
+        self.recall: Recall | None = None  # where some are reserved
         self.signs_of_life = 0  # first tokens and answers since the start
         self.healthy = True  # by the active checks
         self.found_down = False  # unhealthy, and it has shown no sign of life since
@@ -144,6 +146,7 @@ class DeploymentGuard:
     def leases(self) -> Iterator[tuple[BlockLease, int]]:
         """Every lease, with what is in flight under it. Whom slots are lent by asks first."""
         for lease in self.reserved.values():
+            lease.offered = self.usable
             yield lease, lease.in_flight
         yield self.lease, self.in_flight
 

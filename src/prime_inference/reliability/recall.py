@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from prime_inference.reliability.deployment import DeploymentGuard
-from prime_inference.reliability.reserved_slots import SharedSlot
 from prime_inference.reliability.slots import Priority
+
+if TYPE_CHECKING:
+    from prime_inference.reliability.deployment import DeploymentGuard
+    from prime_inference.reliability.reserved_slots import SharedSlot
 
 BEGUN_GRACE_S = 3.0
 """An answer that has begun may end by itself for so long. The owner waits for it, the time of

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prime_inference.domain.reservations import Allotment
 from prime_inference.ports.clock import Clock
@@ -29,6 +29,7 @@ class ReservedWaiter:
     lease: ReservedLease  # that was asked to grow for it
     deadline: float
     deliver: Callable[[ReservedSlot | Refusal], None]
+    in_vain: list[ReservedLease] = field(default_factory=list)  # where nothing was to come
 
 
 class ReservedCapacity:
@@ -52,7 +53,6 @@ class ReservedCapacity:
         self._on_release = on_release
         self._wake = wake
         self.lines: dict[str, deque[ReservedWaiter]] = defaultdict(deque)  # who waits
-        self.recalls: dict[str, Recall] = {}  # by deployment, where slots are reserved
 
     # --- whose slots
 
@@ -60,8 +60,6 @@ class ReservedCapacity:
         """So many slots of each deployment are each reservation's, until told otherwise."""
         for name, member in self._deployments.items():
             self._allot_member(member, allotment.get(name, {}))
-        for name in self.recalls.keys() - self._deployments.keys():
-            del self.recalls[name]
         self._wake()
 
     def _allot_member(self, member: DeploymentGuard, parts: Mapping[str, int]) -> None:
@@ -80,11 +78,9 @@ class ReservedCapacity:
             self._close(member, reservation)
         member.lease.reserve(sum(parts.values()))
         if member.reserved and member.shared is None:
-            member.shared = {}
-            self.recalls[member.id] = Recall()
+            member.shared, member.recall = {}, Recall()
         elif not member.reserved and member.shared is not None:
-            member.shared = None
-            del self.recalls[member.id]
+            member.shared = member.recall = None
 
     @staticmethod
     def _close(member: DeploymentGuard, reservation: str) -> None:
@@ -126,11 +122,8 @@ class ReservedCapacity:
         None: all of them are in use by those whose they are.
         """
         now = self._clock()
-        leases = [
-            member.reserved[reservation] for member in self._members(reservation) if member.usable
-        ]
-        lease = max(leases, key=lambda each: each.to_come(now, 1) - each.waiting, default=None)
-        if lease is None or lease.to_come(now, 1) <= lease.waiting:
+        lease = self._best(reservation, now, ())
+        if lease is None:
             return None
         waiter = ReservedWaiter(lease, now + self._settings.ttl_s, deliver)
         self.lines[reservation].append(waiter)
@@ -152,11 +145,13 @@ class ReservedCapacity:
 
     def attend(self, now: float, *, answered: bool = False) -> None:
         """Time has passed, or the store has answered."""
-        for name, recall in self.recalls.items():
+        for member in list(self._deployments.values()):
+            if member.recall is None:
+                continue
             if answered:
-                recall.carry_out(self._deployments[name], now)
+                member.recall.carry_out(member, now)
             else:
-                recall.wait(self._deployments[name], now)
+                member.recall.wait(member, now)
         if self.lines:
             self.serve(now)
 
@@ -168,8 +163,8 @@ class ReservedCapacity:
             while line and line[0].deadline <= now:
                 self._next(line).deliver(Refusal(Reason.WAITED, self._settings.contended_gap_s))
             for waiter in reversed(list(line)):  # first come, first served
-                if waiter.lease.to_come(now) < waiter.lease.waiting and self.leave(waiter):
-                    waiter.deliver(Refusal(Reason.FULL, self._settings.contended_gap_s))
+                if waiter.lease.to_come(now) < waiter.lease.waiting and waiter in line:
+                    self._move(waiter, now)
             if not line:
                 self.lines.pop(reservation, None)
 
@@ -177,7 +172,37 @@ class ReservedCapacity:
     def next_due(self) -> float:
         """When `serve` and `recall` have something to do, if the store says nothing new."""
         waits = [line[0].deadline for line in self.lines.values()]
-        return min([*waits, *(each.ask_at for each in self.recalls.values())], default=math.inf)
+        recalls = [each.recall.ask_at for each in self._deployments.values() if each.recall]
+        return min([*waits, *recalls], default=math.inf)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no slot is reserved, or was and is still in use."""
+        return not any(member.reserved for member in self._deployments.values())
+
+    def _best(
+        self, reservation: str, now: float, but: Sequence[ReservedLease]
+    ) -> ReservedLease | None:
+        """The lease from which most is to come for one more; None: nothing from any."""
+        members = self._members(reservation)
+        leases = [member.reserved[reservation] for member in members if member.usable]
+        leases = [lease for lease in leases if lease not in but]
+        lease = max(leases, key=lambda each: each.to_come(now, 1) - each.waiting, default=None)
+        return lease if lease is not None and lease.to_come(now, 1) > lease.waiting else None
+
+    def _move(self, waiter: ReservedWaiter, now: float) -> None:
+        """Nothing comes where it waits: let it wait elsewhere, or tell it."""
+        waiter.lease.waiting -= 1
+        waiter.in_vain.append(waiter.lease)
+        lease = self._best(waiter.lease.reservation, now, waiter.in_vain)
+        if lease is None:
+            self.lines[waiter.lease.reservation].remove(waiter)
+            waiter.deliver(Refusal(Reason.FULL, self._settings.contended_gap_s))
+            return
+        waiter.lease = lease
+        lease.waiting += 1
+        lease.needs_more(now)
+        self._wake()
 
     def _members(self, reservation: str) -> list[DeploymentGuard]:
         return [each for each in self._deployments.values() if reservation in each.reserved]

@@ -34,6 +34,7 @@ class ReservedLease(BlockLease):
         self.deployment_slots = deployment_slots
         self.in_flight = 0
         self.waiting = 0  # requests that wait for a slot of it
+        self.offered = True  # its deployment takes requests; else all may be lent, to probes say
         self.owed = 0
         self._told = 0  # what the store knew to be needed when it last answered
         self._kept = 0
@@ -76,7 +77,7 @@ class ReservedLease(BlockLease):
             capacity=self.deployment_slots,
             reservation=self.reservation,
             reserved=self.capacity,
-            kept=self._kept,
+            kept=self._kept if self.offered else 0,
         )
 
     def accept(self, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float) -> None:

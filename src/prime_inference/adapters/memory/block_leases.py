@@ -75,6 +75,8 @@ class BlockPool:
             total, batch = shares[ask.holder]
         granted = min(total, free)
         held = max(granted, ask.has, ask.in_flight)
+        owes = ask.reservation and not learning
+        in_use = sum(block.ask.in_flight for block in alike)
         grant = BlockGrant(
             epoch=epoch,
             granted=granted,
@@ -82,7 +84,7 @@ class BlockPool:
             holders=len(alike) + 1,
             learning=learning,
             recall=self._recall(Holding(ask, held), others, shares, capacity) if shares else 0,
-            owed=max(0, total - batch - granted) if ask.reservation and shares else 0,
+            owed=max(0, min(total - batch, slots - in_use) - granted) if owes else 0,
         )
         self._blocks[ask.block] = _Block(ask, grant, held, newcomer, now + ask.ttl_s)
         return grant

@@ -198,7 +198,8 @@ local function lease(key, ask)
   local name = ask.holder
   if ask.reservation ~= '' then name = name .. '|' .. ask.reservation end
   local mine, learning = blocks[name], now < learning_until
-  local alike, alike_held, capacity, slots = {}, 0, ask.capacity, ask.reserved
+  local alike, alike_held, alike_in_flight = {}, 0, 0
+  local capacity, slots = ask.capacity, ask.reserved
   local others_held, newcomers_granted, longest = 0, 0, ask.ttl
   for other, block in pairs(blocks) do
     if other ~= name then
@@ -210,6 +211,7 @@ local function lease(key, ask)
       if block.reservation == ask.reservation then
         alike[#alike + 1] = block
         alike_held = alike_held + block.held
+        alike_in_flight = alike_in_flight + block.in_flight
         slots = math.min(slots, block.reserved)
         if block.newcomer == 1 then newcomers_granted = newcomers_granted + block.granted end
       end
@@ -267,7 +269,9 @@ local function lease(key, ask)
 
   block.granted = math.min(all, free)
   block.held = math.max(block.granted, ask.has, ask.in_flight)
-  if parts and ask.reservation ~= '' then block.owed = math.max(0, all - batch - block.granted) end
+  if parts and ask.reservation ~= '' then
+    block.owed = math.max(0, math.min(all - batch, slots - alike_in_flight) - block.granted)
+  end
   if reserved then block.recall = recall(reserved, alike, parts, place, capacity) end
   block.batch = math.max(0, math.min(batch, block.granted - (all - batch)))
   save(key, name, block)
