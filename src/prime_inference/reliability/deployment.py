@@ -57,7 +57,7 @@ class DeploymentGuard:
         self.batch_in_flight = 0
         self.signs_of_life = 0  # first tokens and answers since the start
         self.healthy = True  # by the active checks
-        self.found_down = False  # unhealthy, and it has shown no sign of life since
+        self.found_down_at: float | None = None  # unhealthy, and no sign of life since
         self._clock = clock
         self._conclude = conclude
         self._rate_may_eject = rate_may_eject
@@ -68,11 +68,12 @@ class DeploymentGuard:
         return self.healthy and self.breaker.state is BreakerState.CLOSED
 
     @property
-    def is_down(self) -> bool:
-        """Whether those who wait there wait in vain: found down, or nobody gets a connection."""
+    def down_since(self) -> float | None:
+        """Since when those who wait there wait in vain: found down, or nobody gets a connection."""
         breaker = self.breaker
-        nobody_connects = breaker.cause is Cause.UNREACHABLE
-        return self.found_down or (nobody_connects and breaker.state is not BreakerState.CLOSED)
+        if breaker.state is not BreakerState.CLOSED and breaker.cause is Cause.UNREACHABLE:
+            return breaker.opened_at
+        return self.found_down_at
 
     def expectation(self, now: float) -> float:
         """Expected seconds to the first token of one more request; infinite if there is no slot."""
