@@ -163,7 +163,7 @@ def test_everything_is_asked_in_one_command() -> None:
     admit(fleet.guard, "d7")
     fleet.advance(10)
     fleet.calls.clear()
-    fleet.advance(32)
+    fleet.advance(34)
     assert len(_leases(fleet)) == 4
     assert {len(call.asks) for call in _leases(fleet)} == {30}
 
@@ -173,7 +173,9 @@ def test_a_replica_without_requests_is_nearly_silent() -> None:
     fleet.advance(60)
     fleet.calls.clear()
     fleet.advance(600)
-    assert {(a.interactive, a.has, a.ttl_s) for c in _leases(fleet) for a in c.asks} == {(0, 0, 150)}
+    assert {(a.interactive, a.has, a.ttl_s) for c in _leases(fleet) for a in c.asks} == {
+        (0, 0, 150)
+    }
     assert len(_leases(fleet)) == 12
     assert _reads(fleet) == 10
     assert not fleet.guard.degraded

@@ -16,10 +16,10 @@ from prime_inference.cli.terminal import Column, Terminal
 
 EPILOG = json_help(
     "{replica, replicas, degraded, error, store_error, datacenters: [{id, deployments, serving,"
-    " slots, leased, in_flight}], models: [{id, revision, deployments, serving, waiting}], deployments: [{id,"
-    " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
-    " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
-    " refused}]}; one document a line with --watch",
+    " slots, leased, in_flight}], models: [{id, revision, deployments, serving, waiting}],"
+    " deployments: [{id, model, datacenter, base_url, engine, state, breaker, cause, healthy,"
+    " slots, leased, in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate,"
+    " answered, failed, refused}]}; one document a line with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
 NOTHING = "-"

@@ -62,8 +62,7 @@ class Failover:
         no other deployment can mend (a refusal, or an answer cut off that nobody can continue).
         """
         guard = self._guard
-        if not guard.began(run.model):
-            await leased(guard, run.model)
+        guard.began(run.model) or await leased(guard, run.model)
         tries: _Tries | None = None
         hedge: Hedge[T] | None = None
         upstream = able[0]

@@ -12,8 +12,8 @@ from random import Random
 from typing import cast
 
 from prime_inference.ports.coordination import (
-    BlockAsk,
     Beat,
+    BlockAsk,
     BlockGrant,
     BreakerReading,
     BreakerRecord,
@@ -134,9 +134,7 @@ class Coordinator:
         due = [d for d in deployments if d.lease.ask_at <= soon]
         awake = {d.model for d in deployments if not d.may_rest or d.lease.ask_at > soon}
         may_rest = not self.store_is_away
-        return [
-            d.lease.ask(d.in_flight, now, rest=may_rest and d.model not in awake) for d in due
-        ]
+        return [d.lease.ask(d.in_flight, now, rest=may_rest and d.model not in awake) for d in due]
 
     def next_due(self, now: float) -> float:
         """When `due` will have something, as far as is known now."""
