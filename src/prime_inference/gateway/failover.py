@@ -33,7 +33,7 @@ from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
-from prime_inference.reliability.runner import leased, wait_for_slot
+from prime_inference.reliability.runner import begin, wait_for_slot
 from prime_inference.reliability.slots import Refusal, Slot
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Failover:
         no other deployment can mend (a refusal, or an answer cut off that nobody can continue).
         """
         guard = self._guard
-        guard.began(run.model) or await leased(guard, run.model)
+        await begin(guard, run.model)
         tries: _Tries | None = None
         hedge: Hedge[T] | None = None
         upstream = able[0]
