@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from prime_inference.domain.models import Deployment
+from prime_inference.gateway.cache_figures import CacheView
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.guard import Guard
-from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.status import DeploymentStatus
 
 STATES = ("serving", "ejected", "unhealthy", "draining", "drained")
@@ -74,9 +74,16 @@ class FleetView(Struct, frozen=True):
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
+    caches: Sequence[CacheView] = ()
 
 
-def fleet_view(live: LiveFleet, catalog: Catalog, guard: Guard, runner: Runner) -> FleetView:
+def fleet_view(
+    live: LiveFleet,
+    catalog: Catalog,
+    guard: Guard,
+    caches: Sequence[CacheView] = (),
+    store_error: str | None = None,
+) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
     listed = [one for model in catalog.models() for one in catalog.deployments(model.id)]
@@ -88,7 +95,7 @@ def fleet_view(live: LiveFleet, catalog: Catalog, guard: Guard, runner: Runner) 
         replicas=guard.replicas,
         degraded=guard.degraded,
         error=live.error,
-        store_error=runner.refusal,
+        store_error=store_error,
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[
             ModelView(
@@ -101,6 +108,7 @@ def fleet_view(live: LiveFleet, catalog: Catalog, guard: Guard, runner: Runner) 
             for model in catalog.models()
         ],
         deployments=deployments,
+        caches=caches,
     )
 
 
