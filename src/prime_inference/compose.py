@@ -222,7 +222,9 @@ async def _listening(
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
         FleetApi(
-            live, lambda: fleet_view(live, catalog, guard, runner, caches.views()), keys.own_key
+            live,
+            lambda: fleet_view(live, catalog, guard, caches.views(), runner.refusal),
+            keys.own_key,
         ),
         admin=parts.admin.handle if parts else None,
     )

@@ -163,7 +163,7 @@ def test_everything_is_asked_in_one_command() -> None:
     admit(fleet.guard, "d7")
     fleet.advance(10)
     fleet.calls.clear()
-    fleet.advance(32)
+    fleet.advance(34)
     assert len(_leases(fleet)) == 4
     assert {len(call.asks) for call in _leases(fleet)} == {30}
 

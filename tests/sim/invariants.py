@@ -12,6 +12,7 @@ from collections import Counter
 
 from prime_inference.domain.reservations import Allotment
 from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BreakerState, Cause
+from prime_inference.reliability.reserved_lease import ReservedLease
 from tests.sim.replica import Replica
 from tests.sim.store import SimStore
 from tests.sim.traffic import Attempt, Books
@@ -71,6 +72,7 @@ class Invariants:
             self._check(len(mine) <= lease.granted, "more than the block", key)
             self._covered(attempt, lease.epoch, len(mine))
         self.taint_lapsed()
+        self._blocks_fit(deployment)
         self._fits(deployment)
         self._probes(deployment)
 
@@ -101,7 +103,11 @@ class Invariants:
 
     def _emptied(self, attempt: Attempt) -> bool:
         """Whether the store has been emptied since it last counted this replica."""
-        return self._incarnation.get(_key(attempt), 0) != self._store.incarnation
+        return self._is_emptied_since(*_key(attempt))
+
+    def _is_emptied_since(self, replica: str, deployment: str, reservation: str) -> bool:
+        known = self._incarnation.get((replica, deployment, reservation), 0)
+        return known != self._store.incarnation
 
     def _fits(self, deployment: str) -> None:
         attempts = self._books.open[deployment]
@@ -115,8 +121,7 @@ class Invariants:
         parts = self._allotment.get(deployment, {})
         quarters = {name: max(1, slots // NEWCOMERS_FRACTION) for name, slots in parts.items()}
         slots = self._slots[deployment]
-        all_quarters = max(1, slots // NEWCOMERS_FRACTION) + sum(quarters.values())
-        most = slots + self._store.incarnation * all_quarters
+        most = slots + self._store.incarnation * self._quarters(deployment)
         self._check(len(whole) <= most, f"{len(whole)} in flight on {slots} slots", deployment)
         for name, part in parts.items():
             own = sum(attempt.reservation == name for attempt in whole)
@@ -125,6 +130,34 @@ class Invariants:
         for key, count in tainted.items():
             block = self._largest_block[key]
             self._check(count <= block, "a lapsed replica has more than one block", key)
+
+    def _quarters(self, deployment: str) -> int:
+        """What newcomers of all kinds may have of a store that learns."""
+        parts = self._allotment.get(deployment, {}).values()
+        return sum(
+            max(1, slots // NEWCOMERS_FRACTION) for slots in (self._slots[deployment], *parts)
+        )
+
+    def _blocks_fit(self, deployment: str) -> None:
+        """Valid blocks that the store counts, or has to learn of, are no more than the slots."""
+        if self.store_lost_time:
+            return
+        leases = self._store.leases(deployment)
+        total = 0
+        for name, replica in self.replicas.items():
+            member = replica.guard._deployments.get(deployment)
+            if not replica.alive or member is None:
+                continue
+            for lease, _ in member.leases():
+                own = lease.reservation if isinstance(lease, ReservedLease) else ""
+                known = leases.get(f"{name}|{own}" if own else name, (None, 0))[0]
+                emptied = self._is_emptied_since(name, deployment, own)
+                unlearned = self._store.has_to_learn and emptied
+                if replica.clock() < lease.valid_until and (known == lease.epoch or unlearned):
+                    total += lease.granted
+        allowance = self._store.incarnation * self._quarters(deployment)
+        fits = total <= self._slots[deployment] + allowance
+        self._check(fits, f"blocks of {total} slots", deployment)
 
     def _probes(self, deployment: str) -> None:
         live = [

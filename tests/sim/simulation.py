@@ -73,14 +73,14 @@ class Simulation:
         self.replicas: list[Replica] = []
         for _ in range(random.randint(1, 4)):
             self.replicas.append(self._start_replica())
+        self._first_is_quiet = random.random() < 0.25  # so that it goes to rest
         self.traffic = Traffic(
             per_second=random.choice([0.5, 3, 9]),
-            mean_s=random.choice([0.2, 1, 4]),
+            mean_s=random.choice([4, 12] if self._first_is_quiet else [0.2, 1, 4]),
             batch=random.choice([0, 0.3]),
             leaving=random.choice([0, 0.05]),
             bursts_s=random.choice([0, 3, 7]),
         )
-        self._first_is_quiet = random.random() < 0.25  # so that it goes to rest
         self.peace = False
         self._troubles = Troubles(self).all()
 

@@ -133,8 +133,8 @@ class AttemptClocks:
     looks at `at`, the earlier of their ends.
     """
 
-    __slots__ = ("_deadlines", "_expired", "_late", "_limits", "_name", "_response", "_started",
-                 "_total_at", "at")  # fmt: skip
+    __slots__ = ("_deadlines", "_expired", "_late", "_limits", "_name", "_response", "_total_at",
+                 "at", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -150,15 +150,15 @@ class AttemptClocks:
         self._response: Response | None = None
         self._expired: UpstreamFailure | None = None
         longest = limits.total if streamed else min(limits.whole, limits.total)
-        self._started = deadlines.now()
-        self._total_at = self.at = (self._started if since is None else since) + longest
+        self.started = deadlines.now()
+        self._total_at = self.at = (self.started if since is None else since) + longest
         self._name = "total"
         self._late: Callable[[], None] | None = None
         if streamed:
             self._run("first_token", limits.first_token)
-        if late is not None and self._started + late[0] < self.at:
+        if late is not None and self.started + late[0] < self.at:
             self._late = late[1]
-            self.at = self._started + late[0]
+            self.at = self.started + late[0]
         deadlines.add(self)
 
     def watch(self, response: Response) -> None:
@@ -226,7 +226,7 @@ class AttemptClocks:
         self._late = None
         self.at = self._total_at
         if self._name == "first_token":
-            self.at = min(self._started + self._limits.first_token, self._total_at)
+            self.at = min(self.started + self._limits.first_token, self._total_at)
         self._deadlines.add(self)
         late()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from prime_inference.domain.errors import UpstreamDown
@@ -20,7 +20,7 @@ from prime_inference.gateway.relay import StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.tries import Place, Tries
 from prime_inference.gateway.upstreams import Upstream
-from prime_inference.reliability.downtime import Downtime
+from prime_inference.reliability.downtime import in_vain
 from prime_inference.reliability.guard import Guard
 
 T = TypeVar("T")
@@ -55,6 +55,16 @@ class Stay(Generic[T]):
             return True
         return continuation.obstacle(self.run.operation, relay.said) is None
 
+    def is_in_vain(self, down: Mapping[str, float], now: float) -> bool:
+        """Whether it waits in vain; `down` are deployments that are, and since when."""
+        since, clocks = down.get(self.upstream.deployment.id), self.clocks
+        if since is None or clocks is None:
+            return False
+        if not in_vain(since, clocks.started, clocks.silence(now), now):
+            return False
+        beside = None if self.hedge is None else self.hedge.beside
+        return beside is None or beside in down  # else a second attempt is on its way
+
     def take_refuge(self) -> Place | None:
         """The place elsewhere, which is the caller's now."""
         refuge, self.refuge = self.refuge, None
@@ -73,12 +83,10 @@ class Evacuation:
         self._refuge = refuge
         self._stays: set[Stay[Any]] = set()
         self._watched = False
-        self._downtime = Downtime()
 
     def begin(self, stay: Stay[T]) -> Stay[T]:
         self._stays.add(stay)
         if not self._watched:
-            self._downtime = Downtime()  # nobody has looked for a while
             self._watch()
         return stay
 
@@ -100,14 +108,13 @@ class Evacuation:
 
     def look(self) -> None:
         """Free whoever waits in vain, those that have waited longest first."""
-        now = self._deadlines.now()
-        downtime = self._downtime
-        downtime.look(self._guard.down_deployments(), now)
-        if not downtime:
+        down = self._guard.down_deployments()
+        if not down:
             return
+        now = self._deadlines.now()
         freed: Counter[str] = Counter()
         for stay in sorted(self._stays, key=lambda stay: stay.run.started):
-            if self._is_in_vain(stay, now) and self._free(stay):
+            if stay.is_in_vain(down, now) and self._free(stay):
                 freed[stay.upstream.deployment.id] += 1
         for name, count in freed.items():
             self._guard.decisions.moves[name] += count
@@ -117,14 +124,6 @@ class Evacuation:
         self._watched = True
         self.at = self._deadlines.now() + LOOK_SECONDS
         self._deadlines.add(self)
-
-    def _is_in_vain(self, stay: Stay[Any], now: float) -> bool:
-        downtime, clocks = self._downtime, stay.clocks
-        name = stay.upstream.deployment.id
-        if clocks is None or not downtime.in_vain(name, clocks.silence(now), now):
-            return False
-        beside = stay.hedge.beside if stay.hedge is not None else None
-        return beside is None or beside in downtime  # else a second attempt is on its way
 
     def _free(self, stay: Stay[Any]) -> bool:
         if not stay.may_end():

@@ -42,7 +42,7 @@ class FleetMetrics(Collector):
     canaries: Canaries
 
     def collect(self) -> Iterator[Metric]:
-        view = fleet_view(self.live, self.catalog, self.guard, self.runner)
+        view = fleet_view(self.live, self.catalog, self.guard)
         yield from _deployments(view.deployments)
         yield from self._replica(view)
         yield from self._decisions()

@@ -13,7 +13,6 @@ from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.guard import Guard
-from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.status import DeploymentStatus
 
 STATES = ("serving", "ejected", "unhealthy", "draining", "drained")
@@ -92,8 +91,8 @@ def fleet_view(
     live: LiveFleet,
     catalog: Catalog,
     guard: Guard,
-    runner: Runner,
     caches: Sequence[CacheView] = (),
+    store_error: str | None = None,
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -106,7 +105,7 @@ def fleet_view(
         replicas=guard.replicas,
         degraded=guard.degraded,
         error=live.error,
-        store_error=runner.refusal,
+        store_error=store_error,
         changes=[ChangeView(one.deployment, one.change, one.values) for one in live.overrides],
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[

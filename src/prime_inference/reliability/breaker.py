@@ -52,6 +52,7 @@ class Breaker:
         self.epoch = 0  # of the last record followed
         self.generation = 0  # grows with every opening and closing, known to the store or not
         self.cause = Cause.CONSECUTIVE
+        self.opened_at = -math.inf  # when it last left closed
         self.unpublished: Trip | None = None  # opened here, and the store does not know yet
         self.ticket: Ticket | None = None  # held by this replica
         self.use_ticket_by = math.inf  # of a ticket that no probe was sent on yet
@@ -105,6 +106,8 @@ class Breaker:
 
     def _open_locally(self, now: float) -> None:
         settings = self._settings
+        if self.state is BreakerState.CLOSED:
+            self.opened_at = now
         self._enter(BreakerState.OPEN)
         self.generation += 1
         self._answers = 0
@@ -136,6 +139,7 @@ class Breaker:
             return  # told again, by push and by poll
         if self.state is BreakerState.CLOSED:
             self.generation += 1
+            self.opened_at = now
         self.cause = record.cause
         self._enter(record.state)
         self.unpublished = None

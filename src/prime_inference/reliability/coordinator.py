@@ -12,8 +12,8 @@ from random import Random
 from typing import cast
 
 from prime_inference.ports.coordination import (
-    BlockAsk,
     Beat,
+    BlockAsk,
     BlockGrant,
     BreakerReading,
     BreakerRecord,

@@ -63,7 +63,7 @@ class DeploymentGuard:
         self.recall: Recall | None = None  # where some are reserved
         self.signs_of_life = 0  # first tokens and answers since the start
         self.healthy = True  # by the active checks
-        self.found_down = False  # unhealthy, and it has shown no sign of life since
+        self.found_down_at: float | None = None  # unhealthy, and no sign of life since
         self._clock = clock
         self._conclude = conclude
         self._rate_may_eject = rate_may_eject
@@ -74,19 +74,20 @@ class DeploymentGuard:
         return self.healthy and self.breaker.state is BreakerState.CLOSED
 
     @property
+    def down_since(self) -> float | None:
+        """Since when those who wait there wait in vain: found down, or nobody gets a connection."""
+        breaker = self.breaker
+        if breaker.state is not BreakerState.CLOSED and breaker.cause is Cause.UNREACHABLE:
+            return breaker.opened_at
+        return self.found_down_at
+
+    @property
     def may_rest(self) -> bool:
         """Whether slots are needed neither by requests nor by probes."""
         lease = self.lease
         if self.in_flight or self.breaker.state is not BreakerState.CLOSED:
             return False
         return lease.resting or (lease.ready and lease.unused)
-
-    @property
-    def is_down(self) -> bool:
-        """Whether those who wait there wait in vain: found down, or nobody gets a connection."""
-        breaker = self.breaker
-        nobody_connects = breaker.cause is Cause.UNREACHABLE
-        return self.found_down or (nobody_connects and breaker.state is not BreakerState.CLOSED)
 
     def expectation(self, now: float) -> float:
         """Expected seconds to the first token of one more request; infinite if there is no slot."""

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 SILENT_S = 5.0
 """Without a token, on a deployment that is down: the next look, 5 s later, would have found it
 well again, and the slowest models write two tokens a second."""
 
 
-class Downtime:
-    """Since when deployments are down, for one who looks often. Pure: time is passed in.
+def in_vain(since: float, began: float, silence: float | None, now: float) -> bool:
+    """Whether an attempt may be ended for one elsewhere, on a deployment that is down `since`.
 
-    It knows no more than the last look, so a verdict that is reversed leaves nothing behind.
+    `silence` is how long it has brought nothing; None if it never has. An answer whose tokens
+    come is left alone: slow is not dead. One that `began` after the verdict was sent there for
+    want of anything better: the verdict is old news to it.
     """
-
-    __slots__ = ("_since",)
-
-    def __init__(self) -> None:
-        self._since: dict[str, float] = {}
-
-    def look(self, down: Iterable[str], now: float) -> None:
-        """These are down now, and no others."""
-        self._since = {name: self._since.get(name, now) for name in down}
-
-    def __bool__(self) -> bool:
-        return bool(self._since)
-
-    def __contains__(self, deployment: str) -> bool:
-        return deployment in self._since
-
-    def in_vain(self, deployment: str, silence: float | None, now: float) -> bool:
-        """Whether an attempt there may be ended for one elsewhere.
-
-        `silence` is how long it has brought nothing; None if it never has. An answer whose
-        tokens come is left alone: slow is not dead.
-        """
-        since = self._since.get(deployment)
-        if since is None:
-            return False
-        return silence is None or min(silence, now - since) >= SILENT_S
+    if silence is not None:
+        return min(silence, now - since) >= SILENT_S
+    return began <= since or now - began >= SILENT_S

@@ -124,7 +124,10 @@ class Guard:
         member = self._deployments.get(deployment)
         if member is not None:
             member.healthy = healthy
-            member.found_down = down and not healthy
+            if healthy or not down:
+                member.found_down_at = None
+            elif member.found_down_at is None:
+                member.found_down_at = self._clock()
 
     # --- the request's path ---
 
@@ -275,9 +278,10 @@ class Guard:
         member = self._deployments.get(deployment)
         return member is None or not member.usable
 
-    def down_deployments(self) -> list[str]:
-        """Those on which requests wait in vain, drained ones among them."""
-        return [member.id for member in self._deployments.values() if member.is_down]
+    def down_deployments(self) -> dict[str, float]:
+        """Those on which requests wait in vain, drained ones among them, and since when."""
+        times = {member.id: member.down_since for member in self._deployments.values()}
+        return {name: since for name, since in times.items() if since is not None}
 
     def signs_of_life(self, deployment: str) -> int:
         """First tokens and answers since the start; 0 for one that is not known."""

@@ -140,6 +140,12 @@ async def _run_canary(slot: Slot, canary: Canary) -> None:
         await canary(slot)
 
 
+async def begin(guard: Guard, model: str) -> None:
+    """A request begins: at once, unless no slots are leased because nobody came for long."""
+    if not guard.began(model):
+        await leased(guard, model)
+
+
 async def leased(guard: Guard, model: str) -> None:
     """Wait until slots of a model are leased that nobody has asked for in a while.
 

@@ -61,7 +61,7 @@ class BreakerSettings:
 class LeaseSettings:
     ttl_s: float = 10.0  # until the capacity of a dead replica returns
     early_end: float = 0.02  # difference of clock speeds that is survived; quartz: 0.0001
-    renew_at: float = 0.8  # of ttl_s; then, of asks 0.3 s apart, three may be lost
+    renew_at: float = 0.85  # of ttl_s; of the asks from then on, 0.3 s apart, two may be lost
     presence_s: float = 150.0  # an idle replica is counted: it asks every third of it
     ask_gap_s: float = 0.1  # a burst needs more slots now
     contended_gap_s: float = 1.0  # others hold them: asking more often brings nothing

@@ -13,6 +13,7 @@ from prime_inference.ports.coordination import (
     BlockAsk,
     BlockGrant,
     BreakerReading,
+    BreakerRecord,
     ProbeAsk,
     ProbeGrant,
     ProbeResult,

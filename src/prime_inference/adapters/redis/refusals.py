@@ -5,6 +5,8 @@ Not in here: what is over in a moment by itself, and what nobody can tell from s
 
 from __future__ import annotations
 
+import re
+
 from redis.exceptions import RedisError, ResponseError
 
 ADVICE = {
@@ -16,7 +18,7 @@ ADVICE = {
     "LOADING": "the server is reading its data from disk: it serves when that is done",
     "OOM": "the server's memory is full: raise maxmemory, with maxmemory-policy noeviction",
     "MISCONF": "the server cannot save to disk and takes no writes: look into its log",
-    "MASTERDOWN": "this server is a replica without its primary: point the Redis URL at the primary",
+    "MASTERDOWN": "this server is a replica that lost its primary: point the Redis URL at that",
     "CLUSTERDOWN": "slots of the cluster are served by nobody: look at CLUSTER INFO",
     "MOVED": "this server is a node of a cluster: put a proxy that knows the cluster before it",
     "NOREPLICAS": "too few replicas confirm writes: look at min-replicas-to-write",
@@ -26,19 +28,27 @@ ADVICE = {
 """Codes at the head of error replies, as redis.io and the server's source name them."""
 
 
+_IN_A_SCRIPT = re.compile(rf"^Error running script.*?\b({'|'.join(ADVICE)}) (.*)")  # before Redis 7
+
+
 def refusal(error: BaseException) -> str | None:
     """The error's name, its text and what to do; None if it is no reply of a server."""
-    code = _code(error)
-    if code is None:
-        return None
-    text = str(error).removeprefix(code).strip().rstrip(".")
+    reply = _reply(error)
+    if reply is None:  # redis-py wraps what it was told as it connected
+        return refusal(error.__cause__) if error.__cause__ is not None else None
+    code, text = reply
     advice = ADVICE.get(code)
-    return f"Redis says {code} ({text})" + (f": {advice}" if advice else "")
+    return f"Redis says {code} ({text.rstrip('.')})" + (f": {advice}" if advice else "")
 
 
-def _code(error: BaseException) -> str | None:
+def _reply(error: BaseException) -> tuple[str, str] | None:
+    """Code and text of an error reply."""
+    text = str(error)
     if isinstance(error, RedisError) and error.status_code is not None:
-        return error.status_code
+        if inner := _IN_A_SCRIPT.match(text):
+            return inner[1], inner[2]
+        return error.status_code, text
     if isinstance(error, ResponseError):  # a code that redis-py does not know
-        return str(error).partition(" ")[0]
+        code, _, text = text.partition(" ")
+        return code, text
     return None
