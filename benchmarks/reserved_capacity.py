@@ -57,6 +57,11 @@ class Seen:
     pools: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Seen) -> None:
+        self.first += other.first
+        self.pools += other.pools
+        self.ends += other.ends
+
 
 class Processes:
     """Engines, a store, and gateways that share it; use it as a context manager."""
@@ -207,11 +212,15 @@ async def going(*works: Any) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def team_at_work(team: Clients, seconds: float, seed: int) -> Seen:
-    team.seen = seen = Seen()
+async def team_at_work(team: Clients, seconds: float, seed: int) -> tuple[Seen, Seen]:
+    """What the team saw in the first lease time, in which its slots come back, and then."""
+    coming, there = Seen(), Seen()
+    team.seen = coming
     async with going(*(team.member(Random(f"{seed}{n}")) for n in range(TEAM))):
+        await asyncio.sleep(LeaseSettings().ttl_s)
+        team.seen = there
         await asyncio.sleep(seconds)
-    return seen
+    return coming, there
 
 
 async def burst(team: Clients) -> list[float]:
@@ -240,8 +249,8 @@ async def measure(processes: Processes, rounds: int, seconds: float) -> dict[str
     wanted = {"tenant": tenant, "model": MODEL, "slots": RESERVED, "price_usd": "1", "spill": False}
     await processes.admin("POST", "reservations", wanted)
     await asyncio.sleep(5)  # every gateway has heard of keys and reservation
-    unloaded = await team_at_work(team, seconds, seed=0)
-    loaded, bursts, lent = Seen(), [], []
+    _, unloaded = await team_at_work(team, seconds, seed=0)
+    coming, loaded, bursts, lent = Seen(), Seen(), [], []
     try:
         async with going(*(crowd.crowd() for _ in range(CROWD))):
             for number in range(rounds):
@@ -249,10 +258,9 @@ async def measure(processes: Processes, rounds: int, seconds: float) -> dict[str
                 lent.append(crowd.begun - (SLOTS * len(DATACENTERS) - RESERVED))
                 bursts.append(await burst(team))
                 await asyncio.sleep(LENT_AFTER_S)
-                seen = await team_at_work(team, seconds, seed=number + 1)
-                loaded.first += seen.first
-                loaded.pools += seen.pools
-                loaded.ends += seen.ends
+                first, then = await team_at_work(team, seconds, seed=number + 1)
+                coming.add(first)
+                loaded.add(then)
     finally:
         await team.close()
         await crowd.close()
@@ -268,6 +276,7 @@ async def measure(processes: Processes, rounds: int, seconds: float) -> dict[str
         "lent_slots": lent,
         "burst_first_token_s": [[round(each, 3) for each in one] for one in bursts],
         "unloaded": _summary(unloaded),
+        "loaded_first_lease": _summary(coming),
         "loaded": _summary(loaded),
         "crowd_ends": dict(crowd.seen.ends),
     }
@@ -301,8 +310,11 @@ def table(found: dict[str, Any]) -> str:
         "| the team's first token | answers | p50 | p99 | worst | served by | ends |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in ("unloaded", "loaded"):
-        part = found[name]
+    for name, part in (
+        ("no crowd", found["unloaded"]),
+        ("crowd, the first lease time after the team came", found["loaded_first_lease"]),
+        ("crowd, afterwards", found["loaded"]),
+    ):
         rows.append(
             f"| {name} | {part['answers']} | {part['p50_ms']} ms | {part['p99_ms']} ms"
             f" | {part['worst_ms']} ms | {_counts(part['pools'])} | {_counts(part['ends'])} |"

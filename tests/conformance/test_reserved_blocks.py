@@ -23,6 +23,15 @@ async def test_others_get_what_the_owner_does_not_keep(store: Coordination) -> N
     assert await granted(store, block("a", 8)) == 7
 
 
+async def test_who_holds_more_than_his_share_does_not_cost_the_owner_what_is_kept(
+    store: Coordination,
+) -> None:
+    await granted(store, reserved("a", 0, kept=2))
+    assert await granted(store, block("b", 8)) == 6
+    await granted(store, block("b", 8, has=6, in_flight=6))
+    assert await granted(store, block("c", 8)) == 0
+
+
 async def test_two_reservations_do_not_touch_each_other(store: Coordination) -> None:
     await granted(store, reserved("a", 4))
     assert await granted(store, reserved("a", 9, reservation="s", slots=3)) == 3

@@ -254,11 +254,11 @@ class Simulation:
             self._grab(taken)
             self.world.run_until(self.world.now + 1.0)
         end = self.world.now + LEASE_S * (1 + DRIFT)
-        while len(owner.slots) < reserved and self.world.now < end:
+        while owner.has < reserved and self.world.now < end:
             owner.ask()
             self._grab(taken)
             self.world.run_until(min(end, self.world.now + 1.0))
-        got = len(owner.slots)
+        got = owner.has
         owner.leave()
         for slot in taken:
             slot.release()
@@ -324,8 +324,18 @@ class _Owner:
         self._left = False
         self.slots: list[Slot] = []
 
+    @property
+    def has(self) -> int:
+        """Slots, those of its earlier requests that still run among them."""
+        earlier = sum(
+            bool(attempt.reservation)
+            for attempts in self._sim.books.open.values()
+            for attempt in attempts
+        )
+        return len(self.slots) + earlier
+
     def ask(self) -> None:
-        for _ in range(self._wanted - len(self.slots) - self._waiting):
+        for _ in range(self._wanted - self.has - self._waiting):
             reserved = self._sim.world.random.choice(self._sim.replicas).guard.reserved
             slots = (reserved.admit(name, OWNER) for name in self._sim.allotment)
             slot = next((slot for slot in slots if slot is not None), None)

@@ -61,7 +61,8 @@ class BlockPool:
         slots = capacity
         if ask.reservation:
             slots = slots_of([Holding(ask, 0), *(block.holding for block in alike)])
-            free = min(free, max(0, slots - sum(block.held for block in alike)))
+        room = slots if ask.reservation or learning else self._unkept(others, capacity)
+        free = min(free, max(0, room - sum(block.held for block in alike)))
         if mine is None:
             self._epoch += 1
         epoch = self._epoch if mine is None else mine.grant.epoch
@@ -70,7 +71,6 @@ class BlockPool:
         if learning:
             total, batch = self._claimed(ask, alike, slots, newcomer)
         else:
-            room = slots if ask.reservation else self._unkept(others, capacity)
             shares = self._shares([ask, *(block.ask for block in alike)], room, now)
             total, batch = shares[ask.holder]
         granted = min(total, free)

@@ -222,12 +222,13 @@ local function lease(key, ask)
     return {text(mine.epoch), mine.granted, mine.batch, holders, learning and 1 or 0,
             mine.recall, mine.owed}
   end
-  local free = math.max(0, capacity - others_held)
-  if ask.reservation ~= '' then
-    free = math.min(free, math.max(0, slots - alike_held))
-  else
-    slots = capacity
+  if ask.reservation == '' then slots = capacity end
+  local room, reserved = slots, nil
+  if ask.reservation == '' and not learning then
+    reserved = reservations(blocks)
+    room = math.max(0, capacity - kept_back(reserved))
   end
+  local free = math.max(0, math.min(capacity - others_held, room - alike_held))
   local epoch = mine and mine.epoch or redis.call('HINCRBY', key, '~epoch', 1)
   local newcomer
   if mine then
@@ -244,7 +245,7 @@ local function lease(key, ask)
   alike[#alike + 1] = block
   table.sort(alike, function(a, b) return a.holder < b.holder end)
 
-  local all, batch, parts, place, reserved
+  local all, batch, parts, place
   if learning then
     if newcomer == 1 then
       local allowance = math.max(1, math.floor(slots / newcomers_fraction)) - newcomers_granted
@@ -255,11 +256,7 @@ local function lease(key, ask)
       batch = math.min(ask.batch, all)
     end
   else
-    local room, second = slots, nil
-    if ask.reservation == '' then
-      reserved = reservations(blocks)
-      room = math.max(0, capacity - kept_back(reserved))
-    end
+    local second
     parts, second = shares(ask, alike, room)
     for i, each in ipairs(alike) do
       if each == block then place = i end
