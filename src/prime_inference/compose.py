@@ -54,6 +54,7 @@ from prime_inference.gateway.messages_api import MessagesApi
 from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.models_api import ModelsApi
 from prime_inference.gateway.readiness import HealthChecks
+from prime_inference.gateway.reservation_metrics import ReservationMetrics
 from prime_inference.gateway.reservation_watch import ReservationWatch
 from prime_inference.gateway.responses_api import ResponsesApi
 from prime_inference.gateway.settlement import Settlement
@@ -217,6 +218,7 @@ async def _listening(
     caches = CacheFigures(catalog, upstreams, cache_reports, loop.time)
     metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
     metrics.register(caches)
+    metrics.register(ReservationMetrics(guard))
     control = ControlListener(
         metrics,
         settlement,

@@ -216,6 +216,8 @@ async def test_lent_slots_come_back_and_their_requests_go_on_elsewhere_or_are_to
     assert [each.status_code for each in answers] == [200] * 4
     assert {each.headers["x-prime-pool"] for each in answers} == {f"reserved:{made['id']}"}
     assert asyncio.get_running_loop().time() - began < 10
+    assert await gateway.metric("prime_slots_recalled_total", deployment="engine-0") >= 1
+    assert await gateway.metric("prime_reserved_slots", deployment="engine-0") == 4
     for task in crowd:
         task.cancel()
     ended = await asyncio.gather(*crowd, return_exceptions=True)

@@ -23,7 +23,6 @@ class Recall:
 
     since: float = math.inf  # the store has asked for slots since then
     ask_at: float = math.inf  # when it is asked whether answers that have begun have to go
-    recalled: int = 0  # requests that had to go, for metrics
 
     def wait(self, member: DeploymentGuard, now: float) -> None:
         """Once the grace is over, ask again: nothing that has begun ends on old news."""
@@ -31,24 +30,25 @@ class Recall:
             self.ask_at = math.inf
             member.lease.confirm(now)
 
-    def carry_out(self, member: DeploymentGuard, now: float) -> None:
-        """The store has answered: end as many requests as it said."""
+    def carry_out(self, member: DeploymentGuard, now: float) -> int:
+        """The store has answered: end as many requests as it said; how many those were."""
         target = member.lease.recall_to
         if target is None:
             self.since = self.ask_at = math.inf
-            return
+            return 0
         self.since = min(self.since, now)
         grace_is_over = now >= self.since + BEGUN_GRACE_S
-        too_many = member.in_flight - target
+        too_many, ended = member.in_flight - target, 0
         for slot in sorted(member.shared or (), key=_goes_first):
             if too_many <= 0 or (slot.began and not grace_is_over):
                 break
             if slot.recall():
                 too_many -= 1
-                self.recalled += 1
+                ended += 1
                 member.lease.confirm(now)
         if too_many > 0 and not grace_is_over:
             self.ask_at = self.since + BEGUN_GRACE_S
+        return ended
 
 
 def _goes_first(slot: SharedSlot) -> tuple[bool, bool, float]:

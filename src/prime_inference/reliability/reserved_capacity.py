@@ -6,7 +6,7 @@ A part of `Guard`; docs/reservations.md has the rules.
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +32,17 @@ class ReservedWaiter:
     in_vain: list[ReservedLease] = field(default_factory=list)  # where nothing was to come
 
 
+@dataclass(frozen=True, slots=True)
+class ReservedView:
+    """A reservation's part of a deployment, as one replica sees it."""
+
+    deployment: str
+    reservation: str
+    slots: int
+    in_flight: int
+    waiting: int
+
+
 class ReservedCapacity:
     """`deployments` are all of the replica, also those that drain."""
 
@@ -52,6 +63,7 @@ class ReservedCapacity:
         self._sequences = sequences
         self._on_release = on_release
         self._wake = wake
+        self.recalled: Counter[str] = Counter()  # requests that had to go, by deployment
         self.lines: dict[str, deque[ReservedWaiter]] = defaultdict(deque)  # who waits
 
     # --- whose slots
@@ -149,7 +161,7 @@ class ReservedCapacity:
             if member.recall is None:
                 continue
             if answered:
-                member.recall.carry_out(member, now)
+                self.recalled[member.id] += member.recall.carry_out(member, now)
             else:
                 member.recall.wait(member, now)
         if self.lines:
@@ -174,6 +186,14 @@ class ReservedCapacity:
         waits = [line[0].deadline for line in self.lines.values()]
         recalls = [each.recall.ask_at for each in self._deployments.values() if each.recall]
         return min([*waits, *recalls], default=math.inf)
+
+    def view(self) -> list[ReservedView]:
+        """All of them, for metrics."""
+        return [
+            ReservedView(member.id, name, lease.capacity, lease.in_flight, lease.waiting)
+            for member in self._deployments.values()
+            for name, lease in member.reserved.items()
+        ]
 
     @property
     def empty(self) -> bool:
