@@ -118,6 +118,30 @@ def test_a_person_bills_the_team_he_is_a_member_of(gateway: dict[str, Any]):
         ask(gateway, made["key"], default_headers={"X-Prime-Team-ID": team})
 
 
+def test_an_operator_reserves_slots_and_the_team_sees_and_pays_them(gateway: dict[str, Any]):
+    team = prime(gateway, "teams", "create", "Green", "--slug", "green")["teamId"]
+    key = prime(gateway, "inference", "keys", "create", "k", "--team", team)["key"]
+    reservations = ("inference", "reservations")
+    wanted = ("create", MODEL, "8", "--team", team, "--price", "12.5", "--no-spill")
+    made = prime(gateway, *reservations, *wanted)
+    assert (made["slots"], made["state"], made["spill"]) == (8, "active", False)
+    assert prime(gateway, *reservations, "show", made["id"]) == made
+    listed = prime(gateway, *reservations, "list", "--team", team)
+    assert listed["reservations"] == [made]
+    own = {"PRIME_API_KEY": key, "PRIME_INFERENCE_URL": gateway["base_url"]}
+    assert prime(gateway, *reservations, "list", "--own", **own) == listed
+    for _ in range(200):
+        bill = prime(gateway, "wallet", **own)
+        if bill["recent_billings"]:
+            break
+        time.sleep(0.05)
+    assert bill["balance_usd_text"] == "-12.50"
+    too_many = ("create", MODEL, "1000000", "--team", team, "--price", "1")
+    error = prime(gateway, *reservations, *too_many, code=1)["error"]
+    assert "can be reserved" in error["message"]
+    assert prime(gateway, *reservations, "end", made["id"])["state"] == "ended"
+
+
 def test_what_goes_wrong_is_said_in_one_error(gateway: dict[str, Any], tmp_path: Path):
     error = prime(
         gateway, "inference", "keys", "revoke", "nothing", code=1
