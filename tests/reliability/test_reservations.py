@@ -113,6 +113,25 @@ def test_a_burst_of_the_owner_has_its_slots_after_one_ask_when_none_is_lent() ->
     assert len(place.owned) == 4
 
 
+def test_who_leaves_the_line_leaves_nothing_behind() -> None:
+    place = Place()
+    reserved = place.fleet.guard.reserved
+    first, second = [reserved.wait("res", place._delivered) for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    assert reserved.leave(second)
+    place.fleet.settle()
+    assert len(place.owned) == 1
+    assert not reserved.leave(first)
+    assert not reserved.leave(second)
+    assert place.fleet.guard.next_due() > 0
+    third = reserved.wait("res", place._delivered)
+    assert third is not None
+    assert reserved.leave(third)
+    assert place.fleet.guard.next_due() > 0
+    assert place.fleet.guard._deployments["d"].reserved["res"].waiting == 0
+
+
 def test_over_the_reservation_nobody_waits() -> None:
     place = Place()
     place.owners(4)

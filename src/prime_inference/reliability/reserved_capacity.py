@@ -146,10 +146,10 @@ class ReservedCapacity:
 
     def leave(self, waiter: ReservedWaiter) -> bool:
         """Wait no longer; False if `deliver` was called already."""
-        line = self.lines[waiter.lease.reservation]
+        line = self.lines.get(waiter.lease.reservation, ())
         if waiter not in line:
             return False
-        line.remove(waiter)
+        self.lines[waiter.lease.reservation].remove(waiter)
         waiter.lease.waiting -= 1
         return True
 
@@ -183,7 +183,7 @@ class ReservedCapacity:
     @property
     def next_due(self) -> float:
         """When `serve` and `recall` have something to do, if the store says nothing new."""
-        waits = [line[0].deadline for line in self.lines.values()]
+        waits = [line[0].deadline for line in self.lines.values() if line]
         recalls = [each.recall.ask_at for each in self._deployments.values() if each.recall]
         return min([*waits, *recalls], default=math.inf)
 
