@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from benchmarks.gpu.kv_decode import Timing, compact, goals, output_of, unmeasured
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "gpu" / "kv_decode.py"
