@@ -31,6 +31,27 @@ PLAIN = next(arm for arm in ARMS if arm.name == "nvfp4")
 FOLDED = next(arm for arm in ARMS if arm.name == "nvfp4+fold+4/6")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # training takes two minutes on a free core
+def test_the_plain_row_fails_where_folded_scales_and_the_better_writer_pass() -> None:
+    right: list[float] = []
+    model = trained_model(0, report=lambda _, accuracy, __: right.append(accuracy))
+    assert np.mean(right[-20:]) > 0.9
+    arms = {one.arm: one for one in evaluate_selector([model], magnitudes=(0.02,))}
+    assert list(arms) == [arm.name for arm in (*ARMS, CONTROL)]
+    assert arms["bf16"].recall > 0.95
+    assert arms["nvfp4"].sqnr_db < 10
+    assert {name: one.verdict for name, one in arms.items()} == {
+        "bf16": "passes",
+        "fp8": "passes",
+        "nvfp4": "fails",
+        "nvfp4+4/6": "fails",
+        "nvfp4+fold": "passes",
+        "nvfp4+fold+4/6": "passes",
+        "noise 20 dB": "passes",
+    }
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_latents_of_a_published_size_have_the_published_sqnr_in_a_plain_row(seed: int) -> None:
     """5 to 10 dB at a maximum of 0.02, as published; at least 20 with both remedies."""

@@ -1,15 +1,14 @@
-"""Does the selector still find what it needs when the layer before it reads compressed rows?
+"""Does the selector still find what it needs when the layers before it read compressed rows?
 
-Models of selector_model.py are trained without compression, then asked over contexts 512 times
-their top-k (a million tokens are as many to GLM's 2048), where each needle has three times as
-many lookalikes as fit into the selection. Layers of published checkpoints have latents of 0.02
-to 5.2 at most, in channels of unequal size; powers of two give a trained model such latents
-without changing its function, as published norms and projections differ from layer to layer.
+Models of selector_model.py are trained with no other loss than noise of 20 dB, then asked over
+contexts 64 times their top-k (as 131,072 tokens are to GLM's 2048), in which every needle on a
+chain has seven lookalikes. Layers of published checkpoints have latents of 0.02 to 5.2 at
+most, in channels of unequal size; powers of two give a trained model such latents without
+changing its function, as published norms and projections differ from layer to layer.
 
 An arm passes where it loses at most `LOSS_BOUND` of the needles that the BF16 arm selects, with
-95 % confidence, and fails where it loses more with the same confidence. The difficulty was set
-with the arms `bf16` and `noise 20 dB`, before any NVFP4 arm was asked: BF16 finds every needle,
-and a row that just meets the 20 dB asked of ours loses none either.
+95 % confidence, and fails where it loses more with the same confidence. Difficulty and bound
+were set with the arms `bf16` and `noise 20 dB`, before any NVFP4 arm was asked.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from prime_inference.kvcache.accuracy.arms import ARMS, Arm
 from prime_inference.kvcache.accuracy.rows import channel_sizes, sqnr_db
 from prime_inference.kvcache.accuracy.selector_model import (
     LAYERS,
-    PAIRS,
     Batch,
     Keep,
     RecallModel,
@@ -38,12 +36,14 @@ from prime_inference.kvcache.accuracy.selector_model import (
 from prime_inference.kvcache.minifloat import Floats
 
 MAGNITUDES: Final = (0.02, 0.1, 1.0, 5.2)
-TRAINING_STEPS: Final = 600  # 98 % right from step 400 on; about a minute on one core
-MODELS: Final = 5
-QUESTIONS: Final = 40
-DECOYS: Final = 24  # three times what fits into the selection
-CONTEXTS: Final = 4  # a model; with five models 1280 needles, of which 0.4 % may be lost
-LOSS_BOUND: Final = 0.01  # published for NVFP4 KV: under 1 % of accuracy (NVIDIA, 2025-12-08)
+TRAINING_STEPS: Final = 700  # needles are found by 300, 98 % answered by the end; two minutes
+CONTEXT_PAIRS: Final = 256
+QUESTIONS: Final = 16  # in a context
+DECOYS: Final = 7  # chains, lookalikes included, then fill a context
+CONTEXTS: Final = 20  # a model; 320 questions
+# A row of exactly 20 dB, which is what is asked of ours, loses 1.6 % here (0.7 to 3.7 %, the
+# model of seed 0): the bound lies above that, so that such a row passes.
+LOSS_BOUND: Final = 0.05
 Z95: Final = 1.96  # standard deviations to either side of a two-sided 95 % interval
 
 Verdict = Literal["passes", "fails", "open"]
@@ -117,7 +117,9 @@ def evaluate_selector(
     batches = []
     for number, model in enumerate(models):
         rng = torch.Generator().manual_seed(seed + number + 2)
-        batches.append([model.batch(rng, 1, PAIRS, QUESTIONS, DECOYS) for _ in range(contexts)])
+        batches.append(
+            [model.batch(rng, 1, CONTEXT_PAIRS, QUESTIONS, DECOYS) for _ in range(contexts)]
+        )
     exact = [_ask(*one, keep_exactly) for one in zip(models, batches, strict=True)]
     for max_abs in magnitudes:
         bf16: list[_Asked] = []

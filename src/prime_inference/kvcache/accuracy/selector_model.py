@@ -8,8 +8,7 @@ Each further layer takes a question one step: it attends to the top-k positions 
 whose keys come from hidden states that the first layer's rows made, and whose query is, from
 the second step on, what the step before read in compressed rows. So an error in a row moves
 the selections after it, which is how long contexts break. Keys are fresh random vectors in
-every batch, so nothing is memorised, and positions are drawn from the whole range of the
-evaluation, so that its distances are no surprise to the rotary embedding.
+every batch, so nothing is memorised.
 
 The attention is MLA as served: a latent of 512 after RMSNorm, a shared rope key of 64, values
 and keys from one projection. The indexer is DeepSeek V3.2's: ReLU of query-key products,
@@ -38,7 +37,8 @@ HOPS: Final = 2  # steps along a chain, each a layer
 LAYERS: Final = 1 + HOPS
 ROLES: Final = 3  # key, value, question
 TOP_K: Final = 8  # positions that a question may attend to
-PAIRS: Final = 2048  # the longest context; every other is spread over as many positions
+# Pairs of positions over which a context is spread, so that distances of 4096 are learned too.
+PAIRS: Final = 2048
 LIKENESS: Final = 0.7  # correlation of a decoy's key with the asked key
 # The noise that models learn to bear: rows of 20 dB are asked for, and published models bear
 # such rows, so that a small model must as well before it can say something about worse ones.
