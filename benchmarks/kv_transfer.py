@@ -1,6 +1,6 @@
 """Move the same KV blocks through NIXL over TCP loopback, fragmented and block-major.
 
-    pip install nixl-cu13 numpy
+    pip install nixl numpy
     PYTHONPATH=src python benchmarks/kv_transfer.py [--blocks 32] [--out FILE]
 
 Two agents in host memory of one process, connected by UCX over the loopback interface. The

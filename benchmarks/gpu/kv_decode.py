@@ -183,7 +183,7 @@ def time_us(run: Run, cache: Tensor, batch: int) -> float:
             run(query, cache, indices, None)
     times = []
     for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()
@@ -211,7 +211,7 @@ def measure_one(name: str, library: Path) -> list[Timing]:
     ]
 
 
-def output_of(command: Sequence[str | Path], seconds: float) -> str:
+def output_of(command: Sequence[str], seconds: float) -> str:
     """What a child prints; its errors go to ours. Raises SystemExit where it fails or takes
     longer, after which it is killed."""
     try:
@@ -230,13 +230,13 @@ def measure() -> tuple[list[Timing], dict[str, str]]:
     failures: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "decode.so"
-        build = [sys.executable, "-m", "prime_inference.kvcache.kernels.sm90.build", library]
+        build = [sys.executable, "-m", "prime_inference.kvcache.kernels.sm90.build", str(library)]
         try:
             output_of(build, VARIANT_SECONDS)
         except SystemExit as failure:
             failures["build"] = str(failure)
         for name in VARIANTS:
-            command = [sys.executable, __file__, "--variant", name, "--library", library]
+            command = [sys.executable, __file__, "--variant", name, "--library", str(library)]
             try:
                 seconds = min(VARIANT_SECONDS, end - time.monotonic())
                 if seconds <= 0:

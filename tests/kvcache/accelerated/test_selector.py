@@ -133,7 +133,7 @@ def test_the_first_layer_sees_a_position_and_the_one_before() -> None:
 
 def test_an_interval_holds_the_share_and_is_not_empty_where_nothing_was_lost() -> None:
     assert wilson(1, 10) == pytest.approx((0.0179, 0.4042), abs=1e-4)  # textbook values
-    assert wilson(0, 381) == (0.0, pytest.approx(0.00998, abs=1e-5))
+    assert wilson(0, 381) == pytest.approx((0.0, 0.00998), abs=1e-5)
     assert wilson(10, 10)[1] == 1.0
 
 
