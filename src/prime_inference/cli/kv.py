@@ -145,7 +145,7 @@ SELECTOR_EPILOG = json_help(
 
 @eval_kv.command("selector", cls=Command, epilog=SELECTOR_EPILOG)
 def selector(
-    models: Annotated[int, typer.Option(help="Models, each from a seed of its own.", min=1)] = 3,
+    models: Annotated[int, typer.Option(help="Models, each from a seed of its own.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the first; the next have the next.")] = 0,
     magnitudes: Annotated[
         str, typer.Option(help="Largest latents of a layer, separated by commas.")
