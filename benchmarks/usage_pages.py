@@ -17,6 +17,7 @@ from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.adapters.sql.open import open_database
+from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import UsageFilter
 
 BATCH = 100_000
@@ -35,6 +36,7 @@ NUMBERS = {
         )""",
 }
 FALSE = {"sqlite": "0", "postgres": "false"}
+COLUMNS = ", ".join([*UsageEvent.__struct_fields__, "batch"])
 
 PAGES = {
     "a team's year by day": (("day",), UsageFilter(tenant="team-7")),
@@ -58,11 +60,12 @@ def fill(database: object, dialect: str, events: int) -> None:
             ((batch,),) = transaction.rows(statements.NEW_BATCH, source="generated", now=0)
             transaction.run(
                 f"""
-                INSERT INTO usage_event
+                INSERT INTO usage_event ({COLUMNS})
                 {NUMBERS[dialect]}
                 SELECT 'team-' || (n * 7919 % {TENANTS}), 'g' || n, 'usage',
-                       'key-' || (n * 7919 % {KEYS}), 'acme/model-' || (n * 31 % {MODELS}),
-                       'dc-1', 'serverless', 'chat/completions', 'complete', {FALSE[dialect]}, 1,
+                       'key-' || (n * 7919 % {KEYS}),
+                       'acme/model-' || ((n + n / {KEYS}) % {MODELS}), 'dc-1',
+                       'serverless', 'chat/completions', 'complete', {FALSE[dialect]}, 1,
                        n % 5000, n % 300, n % 700, 0, (n % 5000) * 1000,
                        ({FIRST_DAY} + n % {DAYS}) * {statements.DAY_US} + n, 100000, 900000, :batch
                 FROM numbers

@@ -231,9 +231,15 @@ async def test_both_texts_of_a_rotated_key_work_in_the_overlap(gateway: RunningG
     rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 3600})
     new = replace(own, key=rotated["key"])
     assert [(await each.chat()).status_code for each in (own, new)] == [200, 200]
+    rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 60})
+    newer = replace(own, key=rotated["key"])
+    assert [(await each.chat()).status_code for each in (own, new, newer)] == [200, 200, 200]
+    assert [text["last_four"] for text in rotated["earlier_texts"]] == [
+        each.key.split("_")[3][-4:] for each in (own, new)
+    ]
     rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 0})
     last = replace(own, key=rotated["key"])
-    assert [(await each.chat()).status_code for each in (own, new, last)] == [401, 401, 200]
+    assert [(await each.chat()).status_code for each in (own, newer, last)] == [401, 401, 200]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +285,38 @@ async def test_two_hundred_at_once_on_a_budget_for_ten_never_spend_over_it(
     assert {answer.status_code for answer in answers} <= {200, 402}
     row = await shipped(gateway, passed)
     assert 0 < Decimal(row["cost_usd"]) <= held * 10
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "kind"),
+    [
+        ({"kind": "budget_daily", "most_usd": "0"}, 402, "billing_error"),
+        ({"kind": "requests_per_minute", "most": 0}, 429, "rate_limit_error"),
+    ],
+)
+async def test_every_dialect_is_told_of_a_limit_with_the_same_headers(
+    gateway: RunningGateway, limit: dict[str, Any], status: int, kind: str
+):
+    await gateway.admin("POST", "limits", limit)
+    chatted = await gateway.chat(max_tokens=1)
+    names = [name for name in chatted.headers if name.startswith(("x-ratelimit-", "retry-after"))]
+    assert len(names) == 5
+    bodies: dict[str, dict[str, Any]] = {
+        "/messages": {"messages": MESSAGES, "max_tokens": 1},
+        "/responses": {"input": "Hi", "max_output_tokens": 16},
+    }
+    for path, body in bodies.items():
+        for stream in (False, True):
+            refused = await gateway.post(path, {"model": MODEL, "stream": stream, **body})
+            assert refused.status_code == chatted.status_code == status
+            assert set(names) <= set(refused.headers)
+            for name in ("x-ratelimit-name", "x-ratelimit-limit", "x-ratelimit-remaining"):
+                assert refused.headers[name] == chatted.headers[name]
+            error = refused.json()["error"]
+            details = error["details"] if path == "/messages" else error["metadata"]
+            assert details["limit"]["kind"] == limit["kind"]
+            if path == "/messages":
+                assert error["type"] == kind
 
 
 @pytest.mark.parametrize(

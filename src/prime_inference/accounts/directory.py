@@ -92,14 +92,17 @@ class Directory:
         return found
 
 
-def check_scope(key: ApiKey, route: str, model: str) -> None:
-    """Raises PermissionDenied, naming what the key may be used for."""
+def check_endpoint(key: ApiKey, endpoint: str) -> None:
+    """Raises PermissionDenied, naming the endpoints that the key may be used for."""
     scope = key.scope
-    if scope is None:
-        return
-    if scope.routes and route not in scope.routes:
-        raise PermissionDenied(f"This key is for {_listed(scope.routes)}, not for /{route}.")
-    if scope.models and model not in scope.models:
+    if scope is not None and scope.routes and endpoint not in scope.routes:
+        raise PermissionDenied(f"This key is for {_listed(scope.routes)}, not for /{endpoint}.")
+
+
+def check_model(key: ApiKey, model: str) -> None:
+    """Raises PermissionDenied, naming the models that the key may be used for."""
+    scope = key.scope
+    if scope is not None and scope.models and model not in scope.models:
         raise PermissionDenied(
             f"This key is for {_listed(scope.models)}, not for {model}.", param="model"
         )

@@ -371,7 +371,9 @@ def _key_object(key: ApiKey) -> dict[str, object]:
         "created_at": _iso(key.created_at),
         "expires_at": _iso(key.expires_at),
         "revoked_at": _iso(key.revoked_at),
-        "previous_until": _iso(key.previous_until or None),
+        "earlier_texts": [
+            {"last_four": each.last_four, "until": _iso(each.until)} for each in key.earlier
+        ],
         "models": sorted(scope.models),
         "endpoints": sorted(scope.routes),
         "networks": sorted(scope.networks),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import structs
 
-from prime_inference.accounts.directory import check_scope
+from prime_inference.accounts.directory import check_model
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.billing.bill import Bill
 from prime_inference.billing.holds import Hold, Holds
@@ -85,7 +85,7 @@ class Billing:
         directory = self._directory.current
         key = run.key
         if key.scope is not None:
-            check_scope(key, run.operation.endpoint, model.id)
+            check_model(key, model.id)
         price = directory.prices.at(model.id, run.started_at)
         hold = None
         limits = directory.limits(key.key_id, key.tenant, model.id)
