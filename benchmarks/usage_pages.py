@@ -67,7 +67,8 @@ def fill(database: object, dialect: str, events: int) -> None:
                        'acme/model-' || ((n + n / {KEYS}) % {MODELS}), 'dc-1',
                        'serverless', 'chat/completions', 'complete', {FALSE[dialect]}, 1,
                        n % 5000, n % 300, n % 700, 0, (n % 5000) * 1000,
-                       ({FIRST_DAY} + n % {DAYS}) * {statements.DAY_US} + n, 100000, 900000, :batch
+                       ({FIRST_DAY} + n % {DAYS}) * {statements.DAY_US} + n, 100000, 900000,
+                       {FALSE[dialect]}, :batch
                 FROM numbers
                 """,
                 first=first,

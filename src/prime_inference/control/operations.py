@@ -20,7 +20,7 @@ from prime_inference.domain import keys as api_keys
 from prime_inference.domain.accounts import Tenant, TenantKind
 from prime_inference.domain.errors import InvalidRequest
 from prime_inference.domain.keys import ApiKey, Scope
-from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.domain.limits import MOST_AMOUNT, Limit, LimitKind
 from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
 from prime_inference.domain.prices import Price
 from prime_inference.gateway.account_api import limit_object, usage_report, wallet
@@ -210,11 +210,8 @@ class Operations:
         price = _price(wanted, version, self._now())
         before = max(known, key=lambda each: each.version, default=None)
         seen = preview(price, before)
-        if seen.doubts and not wanted.confirm:
-            raise InvalidRequest(
-                f"{' '.join(seen.doubts)} {seen} Send 'confirm': true if that is meant.",
-                details={"preview": str(seen), "doubts": list(seen.doubts)},
-            )
+        if not wanted.confirm:
+            seen.confirmed()
         self._accounts.add_price(price, call.actor, self._now())
         return {**price_object(price), "preview": str(seen)}
 
@@ -264,6 +261,10 @@ class Operations:
         self, call: Call, wanted: requests.NewTransfer, amount: int, other: str
     ) -> object:
         self._require_tenant(wanted.tenant)
+        if abs(amount) > MOST_AMOUNT:
+            raise InvalidRequest(
+                f"A transfer moves at most ${usd_text(MOST_AMOUNT)}.", param="amount_usd"
+            )
         own = tenant_account(wanted.tenant)
         debit, credit = (other, own) if amount >= 0 else (own, other)
         now = self._now()
