@@ -24,6 +24,7 @@ from prime_inference.billing.holds import Holds
 from prime_inference.billing.shipper import Shipper
 from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
 from prime_inference.control.admin_api import AdminApi
+from prime_inference.control.fleet_prices import FleetPrices
 from prime_inference.control.operations import Operations
 from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
@@ -70,6 +71,7 @@ class BillingParts:
     outbox: Outbox
     holds: Holds
     files: FileKeyStore
+    fleet_prices: FleetPrices
 
     def find(self, key_id: str) -> ApiKey | None:
         """A key of an account, or this machine's own. Implements `ports.keys.KeyStore`."""
@@ -134,7 +136,8 @@ async def billing_parts(
         admin = AdminApi(operations, directory, admin_key(state_dir))
         tasks = [asyncio.create_task(work) for work in (directory.run(), holds.run())]
         stack.callback(_cancel, tasks)
-        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files)
+        prices = FleetPrices(accounts, directory, time.time)
+        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, prices)
 
 
 async def _start_shipper(
