@@ -148,7 +148,7 @@ async def listening(
         parts = None
         if options.billing is not None:
             parts = await stack.enter_async_context(
-                billing_parts(options.billing, options.state_dir, keys)
+                billing_parts(options.billing, options.state_dir, keys, catalog.models)
             )
             await parts.fleet_prices.publish(catalog.models())
         listeners = _listening(catalog, options, not_ready, random, follow, keys, parts)

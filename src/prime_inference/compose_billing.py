@@ -7,10 +7,11 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_inference.accounts.directory import Records
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
 from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
@@ -25,11 +26,13 @@ from prime_inference.billing.shipper import Shipper
 from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
 from prime_inference.control.admin_api import AdminApi
 from prime_inference.control.fleet_prices import FleetPrices
+from prime_inference.control.names import Names
 from prime_inference.control.operations import Operations
 from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
+from prime_inference.domain.models import Model
 from prime_inference.domain.prices import Price, free
 from prime_inference.gateway.account_api import AccountApi
 from prime_inference.gateway.app import BASE, Endpoint
@@ -105,9 +108,16 @@ class BillingParts:
 
 @contextlib.asynccontextmanager
 async def billing_parts(
-    options: BillingOptions, state_dir: Path, files: FileKeyStore
+    options: BillingOptions,
+    state_dir: Path,
+    files: FileKeyStore,
+    models: Callable[[], Sequence[Model]],
 ) -> AsyncIterator[BillingParts]:
     """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart."""
+
+    def names(records: Records) -> Names:
+        return Names(records, [model.id for model in models()], files.find)
+
     async with contextlib.AsyncExitStack() as stack:
 
         def opened() -> Database:
@@ -132,7 +142,7 @@ async def billing_parts(
         await _start_shipper(options, state_dir, stack)
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
-        operations = Operations(accounts, ledger, lambda: directory.current, time.time)
+        operations = Operations(accounts, ledger, names, time.time)
         admin = AdminApi(operations, directory, admin_key(state_dir))
         tasks = [asyncio.create_task(work) for work in (directory.run(), holds.run())]
         stack.callback(_cancel, tasks)

@@ -399,6 +399,60 @@ async def test_the_admin_api_refuses_what_is_not_right(
     assert response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param", "nearest"),
+    [
+        ("limits", {"kind": "concurrency", "most": 1, "model": "acme/eco-1"}, "model", MODEL),
+        ("limits", {"kind": "concurrency", "most": 1, "tenant": "acme"}, "tenant", "team_"),
+        ("limits", {"kind": "concurrency", "most": 1, "key": "laptop"}, "key", "(laptop)"),
+        ("keys", {"tenant": "Acme", "name": "x"}, "tenant", "team_"),
+        (
+            "keys",
+            {"tenant": "local", "name": "x", "models": [MODEL, "acme/ech-1"]},
+            "models",
+            MODEL,
+        ),
+        (
+            "keys",
+            {"tenant": "local", "name": "x", "endpoints": ["chat"]},
+            "endpoints",
+            "chat/completions",
+        ),
+        ("prices", {**PRICE, "model": "acme/echo"}, "model", MODEL),
+        ("credits", {"tenant": "acme", "amount_usd": "1", "reference": "r"}, "tenant", "team_"),
+    ],
+)
+async def test_a_name_that_nothing_has_is_refused_with_the_nearest(
+    gateway: RunningGateway, path: str, body: dict[str, Any], param: str, nearest: str
+):
+    await as_key(gateway, await team(gateway))
+    made = await gateway.admin("POST", "keys", {"tenant": "local", "name": "laptop"})
+    refused = await gateway.admin_response("POST", path, body)
+    assert refused.status_code in (400, 404), refused.text
+    error = refused.json()["error"]
+    assert error["param"] == param
+    assert nearest in error["message"]
+    if param == "key":
+        assert made["id"] in error["message"]
+    if param in ("model", "models"):
+        assert "--new-model" in error["message"]
+        await gateway.admin("POST", path, {**body, "new_model": True})
+
+
+@pytest.mark.parametrize("path", ["wallet/acme", "statements/acme/2026-01", "usage?tenant=acme"])
+async def test_nobody_is_told_of_an_account_that_is_not_there(gateway: RunningGateway, path: str):
+    acme = await team(gateway)
+    refused = await gateway.admin_response("GET", path)
+    assert refused.status_code == 404
+    assert f"Did you mean {acme} (acme)?" in refused.json()["error"]["message"]
+
+
+async def test_this_machines_own_key_can_be_limited(gateway: RunningGateway):
+    own = {"key": gateway.key.split("_")[2], "kind": "requests_per_minute", "most": 0}
+    await gateway.admin("POST", "limits", own)
+    assert (await gateway.chat()).status_code == 429
+
+
 async def test_credits_and_adjustments_move_the_balance_once(gateway: RunningGateway):
     paid = {"tenant": "local", "amount_usd": "10", "reference": "invoice-1"}
     for _ in range(2):

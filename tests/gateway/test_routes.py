@@ -56,9 +56,9 @@ async def test_every_route_that_generates_or_shows_what_was_generated_honours_th
     gateway: RunningGateway,
 ):
     keys = {}
-    for endpoint in ENDPOINTS:
-        fields = {"tenant": "local", "name": endpoint, "endpoints": [endpoint]}
-        keys[endpoint] = (await gateway.admin("POST", "keys", fields))["key"]
+    for name in ENDPOINTS:
+        fields = {"tenant": "local", "name": name, "endpoints": [name]}
+        keys[name] = (await gateway.admin("POST", "keys", fields))["key"]
     seen = set()
     for method, path in sorted(documented(accounts=True)):
         endpoint = scoped_endpoint(path)

@@ -67,6 +67,9 @@ def create(
     expires_in_days: Annotated[
         float | None, typer.Option("--expires-in-days", min=0, help="When it ends by itself.")
     ] = None,
+    new_model: Annotated[
+        bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
+    ] = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
@@ -86,6 +89,7 @@ def create(
         endpoints=endpoint or None,
         networks=network or None,
         spend_cap_usd=spend_cap,
+        new_model=new_model,
         expires_in_seconds=None if expires_in_days is None else expires_in_days * DAY_S,
     )
     print_fields(Terminal(plain=plain), output, made)
