@@ -19,7 +19,7 @@ from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
 from .running import MESSAGES, MODEL, RunningGateway, chat
-from .scripted_engine import ScriptedEngine, answer
+from .scripted_engine import DONE, STREAM_HEAD, ScriptedEngine, answer, delta
 
 SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
 WHOLE = {
@@ -108,6 +108,70 @@ async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):
     usage = response.json()["usage"]
     assert usage["cost"] == usage["prompt_tokens"] / 1_000_000 > 0
     await shipped(gateway, 1)
+
+
+async def billed(gateway: RunningGateway, generation: str) -> dict[str, Any]:
+    return dict((await gateway.get(f"/generation?id={generation}")).json()["data"])
+
+
+async def test_tokens_that_no_engine_reports_are_estimated_billed_and_flagged(
+    start_gateway: StartGateway,
+):
+    """Twenty-one bytes of prompt are six tokens; each event of an answer is one."""
+    silent = {"choices": WHOLE["choices"]}
+    vectors = {"data": [{"index": 0, "embedding": [0.5]}]}
+    streamed = [STREAM_HEAD, delta(content="hel"), delta(content="lo"), delta("stop"), DONE]
+    async with ScriptedEngine([]) as engine:
+        gateway = await start_gateway(engine.base_url, billing=BillingOptions("sqlite"))
+        await gateway.admin("POST", "prices", PRICE)
+        for path, pieces, completion in (
+            ("/chat/completions", [answer(silent)], 1),
+            ("/chat/completions", streamed, 2),
+            ("/embeddings", [answer(vectors)], 0),
+        ):
+            engine.pieces = pieces
+            body = {"model": MODEL, "input": MESSAGES[0]["content"]}
+            if path != "/embeddings":
+                body = chat(stream=pieces is streamed)
+            response = await gateway.post(path, body)
+            assert response.status_code == 200
+            ids = response.headers["x-generation-id"]
+            told = await billed(gateway, ids)
+            assert told["tokens_estimated"] is True
+            assert (told["tokens_prompt"], told["tokens_completion"]) == (6, completion)
+            assert Decimal(told["total_cost_usd"]) == Decimal(6 + 2 * completion) / 1_000_000
+            if path == "/embeddings":
+                assert response.json()["usage"]["prompt_tokens"] == 6
+                assert response.json()["usage"]["cost"] == told["total_cost"]
+        await shipped(gateway, 3)
+        assert (await gateway.admin("GET", "ledger/verify"))["sound"]
+
+
+async def test_tokens_that_an_engine_reports_are_not_estimated(gateway: RunningGateway):
+    response = await gateway.chat(max_tokens=3)
+    assert (await billed(gateway, response.headers["x-generation-id"]))["tokens_estimated"] is False
+
+
+async def test_a_client_that_leaves_an_engine_that_reports_at_the_end_pays_the_prompt_too(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    engine.behave("stall-after-5")
+    gateway = await start_gateway(engine, kinds=["openai"], billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", PRICE)
+    async with gateway.client.stream(
+        "POST",
+        gateway.url("/chat/completions"),
+        json=chat(stream=True),
+        headers=gateway.authorization(),
+    ) as response:
+        events = 0
+        async for line in response.aiter_lines():
+            events += line.startswith("data:")
+            if events == 5:
+                break
+    row = await shipped(gateway, 1)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (6, 5)
+    assert Decimal(row["cost_usd"]) == Decimal(6 + 10) / 1_000_000
 
 
 async def test_usage_is_kept_without_a_price_and_no_cost_is_told(gateway: RunningGateway):
