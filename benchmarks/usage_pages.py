@@ -48,13 +48,28 @@ PAGES = {
         ("tenant",),
         UsageFilter(model="acme/model-3", first_day=FIRST_DAY + 300, last_day=FIRST_DAY + 330),
     ),
-    "a key's total": ((), UsageFilter(tenant="team-7", key_id="key-207")),
+    "a key's total, whoever pays": ((), UsageFilter(key_id="key-207")),
+    "a key's day": ((), UsageFilter(key_id="key-207", first_day=FIRST_DAY + 364)),
+    "everybody's day by model": (("model",), UsageFilter(first_day=FIRST_DAY + 364)),
+    "everybody's month by team": (
+        ("tenant",),
+        UsageFilter(first_day=FIRST_DAY + 300, last_day=FIRST_DAY + 330),
+    ),
+}
+
+
+MONTH = {
+    "begin": (FIRST_DAY + 300) * statements.DAY_US,
+    "end": (FIRST_DAY + 331) * statements.DAY_US,
 }
 
 
 def fill(database: object, dialect: str, events: int) -> None:
     """Events spread over teams, keys, models and days, with all that follows from them."""
     assert hasattr(database, "transaction")
+    if dialect == "sqlite":  # rows come in no order: with 2 MB of cache most are read from disk
+        with database.snapshot() as transaction:
+            transaction.rows("PRAGMA cache_size = -2000000")
     for first in range(0, events, BATCH):
         with database.transaction() as transaction:
             ((batch,),) = transaction.rows(statements.NEW_BATCH, source="generated", now=0)
@@ -106,6 +121,8 @@ def main() -> None:
     for page, statement, parameters in (
         ("the latest 50 generations", statements.EVENTS, tenant),
         ("the latest 50 transfers", statements.TRANSFERS, tenant),
+        ("a month's payments", statements.PAYMENTS, {"tenant": "team-7", **MONTH}),
+        ("generations 10,001 to 10,050", statements.EVENTS, {**tenant, "offset": 10_000}),
         ("one generation", statements.EVENT, {"tenant": "team-7", "generation": "g7"}),
     ):
         began = time.perf_counter()

@@ -117,7 +117,7 @@ async def billed(gateway: RunningGateway, generation: str) -> dict[str, Any]:
 async def test_tokens_that_no_engine_reports_are_estimated_billed_and_flagged(
     start_gateway: StartGateway,
 ):
-    """Twenty-one bytes of prompt are six tokens; each event of an answer is one."""
+    """Twenty-one bytes of prompt are five tokens; each event of an answer is one."""
     silent = {"choices": WHOLE["choices"]}
     vectors = {"data": [{"index": 0, "embedding": [0.5]}]}
     streamed = [STREAM_HEAD, delta(content="hel"), delta(content="lo"), delta("stop"), DONE]
@@ -138,10 +138,10 @@ async def test_tokens_that_no_engine_reports_are_estimated_billed_and_flagged(
             ids = response.headers["x-generation-id"]
             told = await billed(gateway, ids)
             assert told["tokens_estimated"] is True
-            assert (told["tokens_prompt"], told["tokens_completion"]) == (6, completion)
-            assert Decimal(told["total_cost_usd"]) == Decimal(6 + 2 * completion) / 1_000_000
+            assert (told["tokens_prompt"], told["tokens_completion"]) == (5, completion)
+            assert Decimal(told["total_cost_usd"]) == Decimal(5 + 2 * completion) / 1_000_000
             if path == "/embeddings":
-                assert response.json()["usage"]["prompt_tokens"] == 6
+                assert response.json()["usage"]["prompt_tokens"] == 5
                 assert response.json()["usage"]["cost"] == told["total_cost"]
         await shipped(gateway, 3)
         assert (await gateway.admin("GET", "ledger/verify"))["sound"]
@@ -170,8 +170,8 @@ async def test_a_client_that_leaves_an_engine_that_reports_at_the_end_pays_the_p
             if events == 5:
                 break
     row = await shipped(gateway, 1)
-    assert (row["prompt_tokens"], row["completion_tokens"]) == (6, 5)
-    assert Decimal(row["cost_usd"]) == Decimal(6 + 10) / 1_000_000
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (5, 5)
+    assert Decimal(row["cost_usd"]) == Decimal(5 + 10) / 1_000_000
 
 
 async def test_usage_is_kept_without_a_price_and_no_cost_is_told(gateway: RunningGateway):

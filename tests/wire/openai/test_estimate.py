@@ -29,7 +29,8 @@ def message(content: Any, **fields: Any) -> dict[str, Any]:
         (message(""), 0),
         (message("a"), 1),
         (message("abcd"), 1),
-        (message("abcde"), 2),
+        (message("abcde"), 1),
+        (message("abcdef"), 2),
         (message("\u6c34\u6c34\u6c34\u6c34"), 3),  # by bytes, not by characters
         (message([{"type": "text", "text": "abcd"}, {"type": "text", "text": "efgh"}]), 2),
         (message([{"type": "image_url", "image_url": {"url": "data:" + "x" * 9999}}]), 0),
@@ -40,7 +41,7 @@ def message(content: Any, **fields: Any) -> dict[str, Any]:
         ({"input": [[5, 6], [7]]}, 3),
     ],
 )
-def test_four_bytes_of_text_are_a_token_and_an_image_is_none(content: Any, tokens: int):
+def test_five_bytes_of_text_are_a_token_and_an_image_is_none(content: Any, tokens: int):
     assert estimated_tokens(content) == tokens
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-BYTES_A_TOKEN = 4
-"""English has 4 to 5 bytes of UTF-8 a token in today's vocabularies, code 3 to 4, Chinese 3 to 5:
-who is in doubt asks for less. Nothing is added for templates and tools, for the same reason."""
+BYTES_A_TOKEN = 5
+"""English has 4 to 5 bytes of UTF-8 a token in today's vocabularies, code and most other scripts
+fewer: who is in doubt asks for less. Nothing is added for templates and tools, for the same
+reason."""
 
 TEXTS = frozenset({
     "content", "text", "prompt", "input", "name", "arguments", "refusal", "reasoning",
