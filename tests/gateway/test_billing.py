@@ -338,6 +338,30 @@ async def test_a_budget_that_is_used_up_is_a_402_with_what_is_left(gateway: Runn
     assert key["limit"] == 0.0005
 
 
+async def test_a_prepaid_team_spends_what_it_has_paid_in_and_no_more(gateway: RunningGateway):
+    acme = await team(gateway)
+    own = await as_key(gateway, acme)
+    assert (await own.chat(max_tokens=20)).status_code == 200  # invoiced: it owes
+    await gateway.admin("PUT", f"tenants/{acme}/payment", {"payment": "prepaid"})
+    refused = await own.chat(max_tokens=20)
+    assert refused.status_code == 402
+    assert refused.json()["error"]["metadata"]["limit"]["kind"] == "wallet"
+    assert refused.headers["x-ratelimit-remaining"] == "0.00"
+    held = Decimal("0.0004")  # of each request: its prompt at the upper bound
+    paid = {"tenant": acme, "amount_usd": str(held * 10), "reference": "invoice-1"}
+    await gateway.admin("POST", "credits", paid)
+    answers = await asyncio.gather(*(own.chat(max_tokens=20) for _ in range(100)))
+    assert {answer.status_code for answer in answers} == {200, 402}
+    passed = sum(answer.status_code == 200 for answer in answers)
+    await shipped(gateway, passed + 1)
+    wallet = await gateway.admin("GET", f"wallet/{acme}")
+    assert 0 <= Decimal(wallet["balance_usd_text"]) < held * 10
+    key = (await own.get("/key")).json()["data"]
+    assert [limit["kind"] for limit in key["limits"]] == ["wallet"]
+    await gateway.admin("PUT", f"tenants/{acme}/payment", {"payment": "invoiced"})
+    assert (await own.chat(max_tokens=20)).status_code == 200
+
+
 async def test_two_hundred_at_once_on_a_budget_for_ten_never_spend_over_it(
     gateway: RunningGateway,
 ):
@@ -448,6 +472,9 @@ async def test_the_admin_api_is_for_whoever_has_its_key(gateway: RunningGateway,
         ("POST", "credits", {"tenant": "local", "amount_usd": "9e9", "reference": "r"}, 400),
         ("POST", "limits", {"kind": "budget_daily", "most_usd": "9e9"}, 400),
         ("POST", "limits", {"kind": "concurrency", "most": 2**80}, 400),
+        ("POST", "limits", {"kind": "wallet", "most_usd": "1"}, 400),
+        ("PUT", "tenants/local/payment", {"payment": "later"}, 400),
+        ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
         ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
         ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
         ("PATCH", "teams", None, 405),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from prime_inference.domain.accounts import Member, Role, Tenant
 from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import ApiKey
-from prime_inference.domain.limits import Limit
+from prime_inference.domain.limits import Limit, wallet_limit
 from prime_inference.domain.prices import Price, PriceBook
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -27,6 +27,7 @@ class Records:
     keys: Sequence[ApiKey] = ()
     prices: Sequence[Price] = ()
     limits: Sequence[Limit] = ()
+    paid: Mapping[str, int] = field(default_factory=dict)  # in by prepaid tenants, nanodollars
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Directory:
             {key.key_id: key for key in records.keys},
             {tenant.id: tenant for tenant in records.tenants},
             {(member.team, member.person): member.role for member in records.members},
-            tuple(records.limits),
+            (*records.limits, *_wallets(records)),
         )
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -90,6 +91,14 @@ class Directory:
                 limit for limit in self._limits if limit.matches(*wanted)
             )
         return found
+
+
+def _wallets(records: Records) -> Iterable[Limit]:
+    return (
+        wallet_limit(tenant.id, records.paid.get(tenant.id, 0))
+        for tenant in records.tenants
+        if tenant.payment == "prepaid"
+    )
 
 
 def check_endpoint(key: ApiKey, endpoint: str) -> None:

@@ -74,6 +74,7 @@ class Operations:
             ("POST", "teams"): self.add_team,
             ("GET", "people"): self.people,
             ("POST", "people"): self.add_person,
+            ("PUT", "tenants/([^/]+)/payment"): self.set_payment,
             ("GET", "teams/([^/]+)/members"): self.members,
             ("PUT", "teams/([^/]+)/members/([^/]+)"): self.set_member,
             ("DELETE", "teams/([^/]+)/members/([^/]+)"): self.remove_member,
@@ -108,6 +109,13 @@ class Operations:
 
     def add_person(self, call: Call) -> object:
         return self._add_tenant(call, "person")
+
+    def set_payment(self, call: Call) -> object:
+        tenant = call.parts[0]
+        self._names().require_tenant(tenant)
+        payment = call.decode(requests.SetPayment).payment
+        self._accounts.set_payment(tenant, payment, call.actor, self._now())
+        return {"tenant": tenant, "payment": payment}
 
     def members(self, call: Call) -> object:
         team = call.parts[0]
@@ -193,6 +201,10 @@ class Operations:
 
     def add_limit(self, call: Call) -> object:
         wanted = call.decode(requests.NewLimit)
+        if wanted.kind is LimitKind.WALLET:
+            raise InvalidRequest(
+                "A wallet's limit is what was paid in: PUT /tenants/<id>/payment.", param="kind"
+            )
         if (wanted.most_usd is not None) is not wanted.kind.is_budget:
             raise InvalidRequest("A budget has 'most_usd', every other limit 'most'.")
         most = wanted.most if wanted.most_usd is None else nanodollars(wanted.most_usd)
@@ -301,9 +313,11 @@ class Operations:
             wanted.memo,
         )
         fresh = self._ledger.transfer(transfer)
-        if fresh:
-            detail = f"{wanted.reference} {wanted.amount_usd}"
-            self._accounts.note(transfer.kind, wanted.tenant, detail, call.actor, now)
+        # also when it is repeated: gateways read wallets anew after an entry, and the first try
+        # may have ended between ledger and entry
+        action = transfer.kind if fresh else f"{transfer.kind}.again"
+        detail = f"{wanted.reference} {wanted.amount_usd}"
+        self._accounts.note(action, wanted.tenant, detail, call.actor, now)
         return {
             "reference": wanted.reference,
             "fresh": fresh,
@@ -347,6 +361,7 @@ def _tenant_object(tenant: Tenant) -> dict[str, object]:
         "name": tenant.name,
         "slug": tenant.slug,
         "createdAt": _iso(tenant.created_at),
+        "payment": tenant.payment,
     }
 
 

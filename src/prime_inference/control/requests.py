@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from prime_inference.domain.accounts import Role
+from prime_inference.domain.accounts import Payment, Role
 from prime_inference.domain.limits import LimitKind
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
@@ -22,6 +22,10 @@ class NewTenant(Struct, forbid_unknown_fields=True):
 
     name: Name
     slug: Slug
+
+
+class SetPayment(Struct, forbid_unknown_fields=True):
+    payment: Payment
 
 
 class SetMember(Struct, forbid_unknown_fields=True):

@@ -74,10 +74,10 @@ class AccountApi:
     async def _key(self, key: ApiKey, query: dict[str, str]) -> object:
         """In OpenRouter's shape: what this key has spent and may still spend."""
         now = time.time()
-        spent = {
+        spent: dict[LimitKind, int] = {
             kind: await self._spent(UsageFilter(key_id=key.key_id), kind, now)
             for kind in LimitKind
-            if kind.is_budget
+            if kind.is_budget and kind is not LimitKind.WALLET
         }
         limits = [
             limit

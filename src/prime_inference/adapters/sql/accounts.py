@@ -10,15 +10,16 @@ import msgspec
 
 from prime_inference.accounts.audit import FIRST, AuditEntry, chained
 from prime_inference.accounts.directory import Records
+from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.database import Database, Row, Transaction, guarded
-from prime_inference.domain.accounts import Member, Role, Tenant
+from prime_inference.domain.accounts import Member, Payment, Role, Tenant
 from prime_inference.domain.keys import ApiKey, EarlierText, Scope
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.prices import Price
 from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
 
 MICRO = 1_000_000
-TENANT = ("id", "kind", "name", "slug", "created_at")
+TENANT = ("id", "kind", "name", "slug", "created_at", "payment")
 MEMBER = ("team", "person", "role")
 KEY = (
     "key_id", "tenant", "digest", "created_at", "name", "last_four", "expires_at", "revoked_at",
@@ -54,6 +55,7 @@ class SqlAccounts:
                 [_key(row) for row in _all(transaction, "api_key", KEY)],
                 [_price(row) for row in _all(transaction, "price", PRICE)],
                 [_limit(row) for row in _all(transaction, "usage_limit", LIMIT)],
+                {tenant: int(paid) for tenant, paid in transaction.rows(statements.PAID)},
             )
 
     def audit(self, limit: int, offset: int = 0) -> Sequence[AuditEntry]:
@@ -68,11 +70,17 @@ class SqlAccounts:
     # -- changing
 
     def add_tenant(self, tenant: Tenant, actor: str) -> None:
-        row = (tenant.id, tenant.kind, tenant.name, tenant.slug, tenant.created_at)
+        row = tuple(getattr(tenant, name) for name in TENANT)
         with self._change(f"{tenant.kind}.create", tenant.id, actor, tenant.created_at, row) as t:
             taken = t.rows("SELECT 1 FROM tenant WHERE slug = :slug", slug=tenant.slug)
             if taken or not t.insert_new("tenant", TENANT, [row]):
                 raise AccountExists(f"{tenant.slug} exists")
+
+    def set_payment(self, tenant: str, payment: Payment, actor: str, now: float) -> None:
+        with self._change("tenant.payment", tenant, actor, now, payment) as transaction:
+            statement = "UPDATE tenant SET payment = :payment WHERE id = :id"
+            if not transaction.run(statement, payment=payment, id=tenant):
+                raise UnknownAccount(f"there is no tenant {tenant}")
 
     def set_member(self, team: str, person: str, role: Role, actor: str, now: float) -> None:
         with self._change("member.set", team, actor, now, [person, role]) as transaction:

@@ -67,6 +67,12 @@ SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer
 WHERE tenant = :tenant AND at >= :begin AND at < :end AND kind <> 'usage'
 ORDER BY at, reference
 """
+PAID = """
+SELECT tenant, sum(CASE WHEN credit = 'tenant:' || tenant THEN amount ELSE -amount END)
+FROM transfer
+WHERE kind <> 'usage' AND tenant IN (SELECT id FROM tenant WHERE payment = 'prepaid')
+GROUP BY tenant
+"""
 EVENT = f"""
 SELECT {", ".join(UsageEvent.__struct_fields__)} FROM usage_event
 WHERE tenant = :tenant AND generation = :generation AND kind = 'usage'
