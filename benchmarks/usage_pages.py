@@ -123,7 +123,7 @@ def main() -> None:
         ("the latest 50 transfers", statements.TRANSFERS, tenant),
         ("a month's payments", statements.PAYMENTS, {"tenant": "team-7", **MONTH}),
         ("generations 10,001 to 10,050", statements.EVENTS, {**tenant, "offset": 10_000}),
-        ("one generation", statements.EVENT, {"tenant": "team-7", "generation": "g7"}),
+        ("one generation", statements.EVENT, {"tenant": "team-33", "generation": "g7"}),
     ):
         began = time.perf_counter()
         with database.snapshot() as transaction:
