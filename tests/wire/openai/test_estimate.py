@@ -17,6 +17,7 @@ from prime_inference.wire.openai.answers import (
     whole_usage,
 )
 from prime_inference.wire.openai.estimate import estimated_tokens
+from prime_inference.wire.openai.stream import AnswerStream
 
 
 def message(content: Any, **fields: Any) -> dict[str, Any]:
@@ -66,3 +67,22 @@ def test_an_answer_that_reports_no_completion_beside_its_text_is_counted(
 def test_an_answer_without_a_word_stays_without_a_token():
     assert whole_usage(whole(Message(content=""))) == Usage()
     assert whole_usage(whole(Message(), UpstreamUsage(3))) == Usage(3, source="upstream")
+
+
+@pytest.mark.parametrize(
+    ("report", "usage"),
+    [
+        ('{"prompt_tokens": 3, "completion_tokens": 9}', Usage(3, 9, source="upstream")),
+        ('{"prompt_tokens": 3, "completion_tokens": 0}', Usage(3, 2, source="counted")),
+        ("{}", Usage(0, 2, source="counted")),
+        ("null", Usage(0, 2, source="counted")),
+    ],
+)
+def test_a_stream_that_reports_no_completion_beside_its_content_is_counted_by_events(
+    report: str, usage: Usage
+):
+    stream = AnswerStream("chat", answer_id="x", created=0, model="a/b", include_usage=True)
+    for text in ("one", " two"):
+        stream.feed(b'{"choices": [{"delta": {"content": "%b"}}]}' % text.encode())
+    stream.feed(b'{"choices": [], "usage": %b}' % report.encode())
+    assert stream.usage == usage
