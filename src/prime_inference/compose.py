@@ -72,6 +72,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0  # Kubernetes' default grace period
 DEFAULT_MODEL_ID = "huggingfacetb/smollm2-135m-instruct"
+LOCAL_DEPLOYMENT = "local"
 
 LOCAL_SCHEMA_ALTERNATIVES = 100
 """llama.cpp checks each on the one thread that decodes for everybody: 100 hold all up for 0.7 s,
@@ -126,7 +127,7 @@ async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> Non
             catalog,
             options.listen,
             ready.not_ready,
-            follow=lambda live: ready.follow(live.replace),
+            follow=lambda live: ready.follow(live.replace, live.said_down),
             cache_reports=caches.latest,
         ) as (endpoint, stop):
             announce(endpoint(next((model.id for model in catalog.models()), "")))
@@ -335,6 +336,7 @@ async def _serve(options: ServeOptions, announce: Announce, progress: Progress) 
         model_file,
         slots=options.slots,
         context_tokens=context_tokens,
+        deployment=LOCAL_DEPLOYMENT,
         log_file=options.state_dir / "engine.log",
     )
     listen = ListenOptions(
@@ -379,7 +381,7 @@ def local_catalog(
         name=model_file.stem,
     )
     deployment = Deployment(
-        id="local",
+        id=LOCAL_DEPLOYMENT,
         model=model.id,
         datacenter="local",
         base_url=engine.base_url,

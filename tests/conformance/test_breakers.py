@@ -25,6 +25,16 @@ async def test_a_trip_opens_a_breaker_nobody_knew_of(store: Coordination) -> Non
     assert record.remaining_s == pytest.approx(30, abs=5)
 
 
+@pytest.mark.parametrize("cause", Cause)
+async def test_what_opened_a_breaker_is_told_to_whoever_asks(
+    store: Coordination, cause: Cause
+) -> None:
+    opened = await store.trip(trip(cause=cause))
+    snapshot = await store.breakers(0)
+    assert snapshot is not None
+    assert [(one.epoch, one.cause) for one in snapshot.records] == [(opened.epoch, cause)]
+
+
 async def test_of_two_trips_of_one_epoch_the_first_counts(store: Coordination) -> None:
     first = await store.trip(trip(cause=Cause.RATE))
     second = await store.trip(trip(cause=Cause.CONSECUTIVE))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -60,6 +61,14 @@ class ModelView(Struct, frozen=True):
     waiting: int  # requests in line for a slot
 
 
+class ChangeView(Struct, frozen=True):
+    """What an operator has changed over the fleet file; `values` are those that differ."""
+
+    deployment: str
+    change: str  # added, moved, drained, resumed, removed
+    values: Mapping[str, Any]
+
+
 class FleetView(Struct, frozen=True):
     """`error` says why the fleet that is served is not the one that is wanted."""
 
@@ -67,6 +76,7 @@ class FleetView(Struct, frozen=True):
     replicas: int
     degraded: bool
     error: str | None
+    changes: Sequence[ChangeView]
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
@@ -87,6 +97,7 @@ def fleet_view(
         replicas=guard.replicas,
         degraded=guard.degraded,
         error=live.error,
+        changes=[ChangeView(one.deployment, one.change, one.values) for one in live.overrides],
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[
             ModelView(

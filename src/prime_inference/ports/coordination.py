@@ -66,6 +66,7 @@ class Cause(enum.StrEnum):
     """What opened a breaker."""
 
     CONSECUTIVE = "consecutive"  # failures in a row: hard evidence
+    UNREACHABLE = "unreachable"  # failures in a row, none of which reached anybody
     RATE = "rate"  # a failure rate: statistics
 
 

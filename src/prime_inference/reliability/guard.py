@@ -110,11 +110,18 @@ class Guard:
         self._group()
         self._forget_if_idle(member)
 
-    def set_health(self, deployment: str, healthy: bool) -> None:
-        """What the active checks found; as little as breakers it can eject the last one."""
+    def set_health(self, deployment: str, healthy: bool, *, down: bool = False) -> None:
+        """What the active checks found; as little as breakers it can eject the last one.
+
+        `down`: those who wait there wait in vain (`down_deployments`).
+        """
         member = self._deployments.get(deployment)
         if member is not None:
             member.healthy = healthy
+            if healthy or not down:
+                member.found_down_at = None
+            elif member.found_down_at is None:
+                member.found_down_at = self._clock()
 
     # --- the request's path ---
 
@@ -180,7 +187,8 @@ class Guard:
         pool = self._models.get(model)
         if pool is None:
             return False
-        if not moved and self.is_ejected(left) and len(pool.members) > 1:
+        elsewhere = any(member.id != left for member in pool.members)
+        if not moved and elsewhere and self.is_ejected(left):
             self.decisions.retries[model, Retry.FREE] += 1
             return True
         paid = pool.budget.spend(self._clock())
@@ -246,10 +254,15 @@ class Guard:
         member = self._deployments.get(deployment)
         return member is None or not member.usable
 
-    def answered(self, deployment: str) -> int:
-        """Attempts that it has answered since the start; 0 for one that is not known."""
+    def down_deployments(self) -> dict[str, float]:
+        """Those on which requests wait in vain, drained ones among them, and since when."""
+        times = {member.id: member.down_since for member in self._deployments.values()}
+        return {name: since for name, since in times.items() if since is not None}
+
+    def signs_of_life(self, deployment: str) -> int:
+        """First tokens and answers since the start; 0 for one that is not known."""
         member = self._deployments.get(deployment)
-        return member.answered if member is not None else 0
+        return member.signs_of_life if member is not None else 0
 
     def waiting(self, model: str) -> int:
         """Requests waiting for a slot of that model."""

@@ -26,7 +26,8 @@ local function decode(value)
     if breaker[name] == nil then return nil end
   end
   local known = breaker.state == 'closed' or breaker.state == 'open' or breaker.state == 'half_open'
-  if not known or (breaker.cause ~= 'consecutive' and breaker.cause ~= 'rate') then return nil end
+  local causes = {consecutive = true, unreachable = true, rate = true}
+  if not known or not causes[breaker.cause] then return nil end
   for owner, deadline in pairs(breaker.tickets) do
     breaker.tickets[owner] = tonumber(deadline)
   end
