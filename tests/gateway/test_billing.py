@@ -454,80 +454,78 @@ async def test_the_admin_api_is_for_whoever_has_its_key(gateway: RunningGateway,
     assert public.status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "keys", {"tenant": "nobody", "name": "x"}, 404),
-        ("POST", "keys", {"tenant": "local", "name": "x", "budget": 1}, 400),
-        ("POST", "keys", {"tenant": "local", "name": "x", "networks": ["nonsense"]}, 400),
-        ("POST", "limits", {"kind": "budget_daily", "most": 5}, 400),
-        ("POST", "limits", {"kind": "concurrency"}, 400),
-        ("POST", "prices", {"model": MODEL, "prompt": "x", "completion": "1"}, 400),
-        ("POST", "prices", {**PRICE, "effective_from": "2020-01-01"}, 400),
-        ("POST", "prices", {**PRICE, "prompt": "0"}, 400),
-        ("POST", "prices", {**PRICE, "request": "1e9", "confirm": True}, 400),
-        ("POST", "prices", {**PRICE, "completion": "1e30", "confirm": True}, 400),
-        ("POST", "prices", {**PRICE, "request": "9e999999999"}, 400),
-        ("POST", "prices", {**PRICE, "request": "0.005"}, 400),
-        ("POST", "credits", {"tenant": "local", "amount_usd": "9e9", "reference": "r"}, 400),
-        ("POST", "limits", {"kind": "budget_daily", "most_usd": "9e9"}, 400),
-        ("POST", "limits", {"kind": "concurrency", "most": 2**80}, 400),
-        ("POST", "limits", {"kind": "wallet", "most_usd": "1"}, 400),
-        ("PUT", "tenants/local/payment", {"payment": "later"}, 400),
-        ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
-        ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
-        ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
-        ("PATCH", "teams", None, 405),
-        ("GET", "nothing", None, 404),
-        ("POST", "keys/none/revoke", None, 404),
-    ],
-)
-async def test_the_admin_api_refuses_what_is_not_right(
-    gateway: RunningGateway, method: str, path: str, body: Any, status: int
-):
-    response = await gateway.admin_response(method, path, body)
-    assert response.status_code == status, response.text
-    assert response.json()["error"]["message"]
+NOT_RIGHT: list[tuple[str, str, Any, int]] = [
+    ("POST", "keys", {"tenant": "nobody", "name": "x"}, 404),
+    ("POST", "keys", {"tenant": "local", "name": "x", "budget": 1}, 400),
+    ("POST", "keys", {"tenant": "local", "name": "x", "networks": ["nonsense"]}, 400),
+    ("POST", "limits", {"kind": "budget_daily", "most": 5}, 400),
+    ("POST", "limits", {"kind": "concurrency"}, 400),
+    ("POST", "prices", {"model": MODEL, "prompt": "x", "completion": "1"}, 400),
+    ("POST", "prices", {**PRICE, "effective_from": "2020-01-01"}, 400),
+    ("POST", "prices", {**PRICE, "prompt": "0"}, 400),
+    ("POST", "prices", {**PRICE, "request": "1e9", "confirm": True}, 400),
+    ("POST", "prices", {**PRICE, "completion": "1e30", "confirm": True}, 400),
+    ("POST", "prices", {**PRICE, "request": "9e999999999"}, 400),
+    ("POST", "prices", {**PRICE, "request": "0.005"}, 400),
+    ("POST", "credits", {"tenant": "local", "amount_usd": "9e9", "reference": "r"}, 400),
+    ("POST", "limits", {"kind": "budget_daily", "most_usd": "9e9"}, 400),
+    ("POST", "limits", {"kind": "concurrency", "most": 2**80}, 400),
+    ("POST", "limits", {"kind": "wallet", "most_usd": "1"}, 400),
+    ("PUT", "tenants/local/payment", {"payment": "later"}, 400),
+    ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
+    ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
+    ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
+    ("PATCH", "teams", None, 405),
+    ("GET", "nothing", None, 404),
+    ("POST", "keys/none/revoke", None, 404),
+]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param", "nearest"),
-    [
-        ("limits", {"kind": "concurrency", "most": 1, "model": "acme/eco-1"}, "model", MODEL),
-        ("limits", {"kind": "concurrency", "most": 1, "tenant": "acme"}, "tenant", "team_"),
-        ("limits", {"kind": "concurrency", "most": 1, "key": "laptop"}, "key", "(laptop)"),
-        ("keys", {"tenant": "Acme", "name": "x"}, "tenant", "team_"),
-        (
-            "keys",
-            {"tenant": "local", "name": "x", "models": [MODEL, "acme/ech-1"]},
-            "models",
-            MODEL,
-        ),
-        (
-            "keys",
-            {"tenant": "local", "name": "x", "endpoints": ["chat"]},
-            "endpoints",
-            "chat/completions",
-        ),
-        ("prices", {**PRICE, "model": "acme/echo"}, "model", MODEL),
-        ("credits", {"tenant": "acme", "amount_usd": "1", "reference": "r"}, "tenant", "team_"),
-    ],
-)
-async def test_a_name_that_nothing_has_is_refused_with_the_nearest(
-    gateway: RunningGateway, path: str, body: dict[str, Any], param: str, nearest: str
-):
-    await as_key(gateway, await team(gateway))
+async def test_the_admin_api_refuses_what_is_not_right(gateway: RunningGateway):
+    for method, path, body, status in NOT_RIGHT:
+        response = await gateway.admin_response(method, path, body)
+        assert response.status_code == status, (path, body, response.text)
+        assert response.json()["error"]["message"]
+
+
+MISTYPED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("limits", {"kind": "concurrency", "most": 1, "model": "acme/eco-1"}, "model", MODEL),
+    ("limits", {"kind": "concurrency", "most": 1, "tenant": "acme"}, "tenant", "team_"),
+    ("limits", {"kind": "concurrency", "most": 1, "key": "laptop"}, "key", "(laptop)"),
+    ("keys", {"tenant": "Acme", "name": "x"}, "tenant", "team_"),
+    (
+        "keys",
+        {"tenant": "local", "name": "x", "models": [MODEL, "acme/ech-1"]},
+        "models",
+        MODEL,
+    ),
+    (
+        "keys",
+        {"tenant": "local", "name": "x", "endpoints": ["chat"]},
+        "endpoints",
+        "chat/completions",
+    ),
+    ("prices", {**PRICE, "model": "acme/echo"}, "model", MODEL),
+    ("credits", {"tenant": "acme", "amount_usd": "1", "reference": "r"}, "tenant", "team_"),
+]
+
+
+async def test_a_name_that_nothing_has_is_refused_with_the_nearest(gateway: RunningGateway):
+    await team(gateway)
     made = await gateway.admin("POST", "keys", {"tenant": "local", "name": "laptop"})
-    refused = await gateway.admin_response("POST", path, body)
-    assert refused.status_code in (400, 404), refused.text
-    error = refused.json()["error"]
-    assert error["param"] == param
-    assert nearest in error["message"]
-    if param == "key":
-        assert made["id"] in error["message"]
-    if param in ("model", "models"):
-        assert "--new-model" in error["message"]
-        await gateway.admin("POST", path, {**body, "new_model": True})
+    for path, body, param, nearest in MISTYPED:
+        refused = await gateway.admin_response("POST", path, body)
+        assert refused.status_code in (400, 404), refused.text
+        error = refused.json()["error"]
+        assert error["param"] == param
+        assert nearest in error["message"]
+        if param == "key":
+            assert made["id"] in error["message"]
+        if param in ("model", "models"):
+            assert "--new-model" in error["message"]
+            taken = await gateway.admin("POST", path, {**body, "new_model": True})
+            if path == "prices":
+                assert taken["version"] == 1
 
 
 @pytest.mark.parametrize("path", ["wallet/acme", "statements/acme/2026-01", "usage?tenant=acme"])
