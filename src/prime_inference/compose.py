@@ -221,12 +221,17 @@ async def _listening(
         metrics,
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
-        FleetApi(live, lambda: fleet_view(live, catalog, guard, caches.views()), keys.own_key),
+        FleetApi(
+            live,
+            lambda: fleet_view(live, catalog, guard, caches.views(), runner.refusal),
+            keys.own_key,
+        ),
         admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
-    work = (control.watch_loop(), runner.run(), health.run(), DecisionLog(guard).watch())
+    decisions = DecisionLog(guard, runner)
+    work = (control.watch_loop(), runner.run(), health.run(), decisions.watch())
     background = [_for_ever(each) for each in work]
     if follow is not None:
         background.append(_for_ever(follow(live)))

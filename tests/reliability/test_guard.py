@@ -9,6 +9,8 @@ import pytest
 from prime_inference.adapters.memory.coordination import MemoryStore
 from prime_inference.domain.errors import CapacityExhausted
 from prime_inference.ports.coordination import (
+    Beat,
+    BreakerReading,
     BreakerRecord,
     BreakerSnapshot,
     BreakerState,
@@ -169,7 +171,7 @@ def test_the_store_is_asked_little() -> None:
 
 def test_without_the_store_requests_go_on() -> None:
     fleet = Fleet(deployment("a", slots=4), replicas=2)
-    fleet.advance(4)
+    fleet.advance(120)
     fleet.store_up = False
     fleet.advance(30)
     assert fleet.guard.degraded
@@ -212,7 +214,7 @@ def test_a_store_that_begins_anew_with_lower_epochs_is_followed() -> None:
     fleet.store = MemoryStore()  # emptied, and its clock set back
     fleet.store_offset = -500.0
     fleet.advance(1)
-    newer = fleet.store.breakers.snapshot(-1, now=fleet.clock.now - 500)
+    newer = fleet.store.breakers.read(-1, now=fleet.clock.now - 500).news
     assert newer is not None
     assert [record.state for record in newer.records] == [BreakerState.OPEN]  # told again
     fleet.advance(6)
@@ -229,7 +231,8 @@ def test_an_answer_that_a_push_has_overtaken_resets_nothing() -> None:
     fleet.clock.now += 0.2
     (read,) = [command for command in fleet.guard.due() if isinstance(command, ReadBreakers)]
     fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
-    fleet.guard.accept(read, BreakerSnapshot(version=10**11, records=()))
+    behind = BreakerSnapshot(version=10**11, records=())
+    fleet.guard.accept(read, BreakerReading(Beat(1), behind))
     assert fleet.guard.candidates("m") == ["b"]
     assert fleet.guard.status()[0].breaker is BreakerState.OPEN
 

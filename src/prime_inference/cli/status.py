@@ -15,10 +15,10 @@ from prime_inference.cli.options import Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Column, Terminal
 
 EPILOG = json_help(
-    "{replica, replicas, degraded, error, changes: [{deployment, change, values}], datacenters:"
-    " [{id, deployments, serving, slots, leased, in_flight}], models: [{id, revision, deployments,"
-    " serving, waiting}], deployments: [{id, model, datacenter, base_url, engine, state, breaker,"
-    " cause, healthy, slots, leased, in_flight, lease_lapsed, p50_first_token_s,"
+    "{replica, replicas, degraded, error, store_error, changes: [{deployment, change, values}],"
+    " datacenters: [{id, deployments, serving, slots, leased, in_flight}], models: [{id, revision,"
+    " deployments, serving, waiting}], deployments: [{id, model, datacenter, base_url, engine,"
+    " state, breaker, cause, healthy, slots, leased, in_flight, lease_lapsed, p50_first_token_s,"
     " p99_first_token_s, error_rate, answered, failed, refused}], caches: [{id, datacenter, cached,"
     " router_hits, host_hits, queue_s, transfer_s}]}; one document a line with --watch",
 )
@@ -113,7 +113,10 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
         terminal.line()
         show_changes(view["changes"], terminal)
     if view["degraded"]:
-        terminal.note("Degraded: the coordination store is away, or a lease has lapsed.")
+        away = "is away, or a lease has lapsed" if not view["store_error"] else "refuses"
+        terminal.note(f"Degraded: the coordination store {away}.")
+    if view["store_error"]:
+        terminal.note(f"Coordination: {view['store_error']}")
     if view["error"]:
         terminal.note(f"The fleet that is wanted cannot be served: {view['error']}")
 

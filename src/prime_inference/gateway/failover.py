@@ -29,6 +29,7 @@ from prime_inference.gateway.tries import Place, Tries, is_full
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
+from prime_inference.reliability.runner import begin
 from prime_inference.reliability.slots import Refusal, Slot
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class Failover:
         no other deployment can mend (a refusal, or an answer cut off that nobody can continue).
         """
         guard = self._guard
-        guard.began(run.model)
+        await begin(guard, run.model)
         tries: Tries | None = None
         hedge: Hedge[T] | None = None
         stay: Stay[T] | None = None

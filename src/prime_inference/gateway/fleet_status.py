@@ -70,12 +70,16 @@ class ChangeView(Struct, frozen=True):
 
 
 class FleetView(Struct, frozen=True):
-    """`error` says why the fleet that is served is not the one that is wanted."""
+    """`error` says why the fleet that is served is not the one that is wanted.
+
+    `store_error` is what the coordination store says instead of an answer.
+    """
 
     replica: str
     replicas: int
     degraded: bool
     error: str | None
+    store_error: str | None
     changes: Sequence[ChangeView]
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
@@ -84,7 +88,11 @@ class FleetView(Struct, frozen=True):
 
 
 def fleet_view(
-    live: LiveFleet, catalog: Catalog, guard: Guard, caches: Sequence[CacheView] = ()
+    live: LiveFleet,
+    catalog: Catalog,
+    guard: Guard,
+    caches: Sequence[CacheView] = (),
+    store_error: str | None = None,
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -97,6 +105,7 @@ def fleet_view(
         replicas=guard.replicas,
         degraded=guard.degraded,
         error=live.error,
+        store_error=store_error,
         changes=[ChangeView(one.deployment, one.change, one.values) for one in live.overrides],
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[

@@ -75,6 +75,14 @@ class DeploymentGuard:
             return breaker.opened_at
         return self.found_down_at
 
+    @property
+    def may_rest(self) -> bool:
+        """Whether slots are needed neither by requests nor by probes."""
+        lease = self.lease
+        if self.in_flight or self.breaker.state is not BreakerState.CLOSED:
+            return False
+        return lease.resting or (lease.ready and lease.unused)
+
     def expectation(self, now: float) -> float:
         """Expected seconds to the first token of one more request; infinite if there is no slot."""
         lease = self.lease
