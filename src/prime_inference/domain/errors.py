@@ -5,6 +5,7 @@
     │   ├── UnknownParameter          400  invalid_request
     │   ├── UnsupportedParameter      400  invalid_request
     │   ├── ContextLengthExceeded     400  context_length_exceeded
+    │   ├── PriceDoubtful             400  invalid_request
     │   └── PreviousResponseNotFound  400  invalid_request
     ├── AuthenticationFailed          401  authentication
     ├── BudgetExceeded                402  payment_required
@@ -26,6 +27,7 @@
         ├── UpstreamMalformed         502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
+        ├── UpstreamDown              502  provider_unavailable
         └── CapacityExhausted         503  provider_overloaded
 
 `CannotStart` stands apart: nobody has asked anything yet.
@@ -97,6 +99,12 @@ class ContextLengthExceeded(InvalidRequest):
 
     code = "context_length_exceeded"
     error_type = "context_length_exceeded"
+
+
+class PriceDoubtful(InvalidRequest):
+    """A price that looks like a mistake; `details` say what of it, and how to confirm it."""
+
+    code = "price_doubtful"
 
 
 class PreviousResponseNotFound(InvalidRequest):
@@ -272,6 +280,12 @@ class UpstreamTimeout(UpstreamFailure):
     def __init__(self, message: str, *, clock: str) -> None:
         super().__init__(message, details={"clock": clock})
         self.clock = clock
+
+
+class UpstreamDown(UpstreamFailure):
+    """The deployment was found down while a request waited on it. Tells nothing new of it."""
+
+    code = "upstream_down"
 
 
 class CapacityExhausted(UpstreamFailure):
