@@ -159,6 +159,7 @@ async def listening(
             parts = await stack.enter_async_context(
                 billing_parts(options.billing, options.state_dir, keys, catalog)
             )
+            await parts.fleet_prices.publish(catalog.models())
         listeners = _listening(
             catalog, options, not_ready, random, follow, cache_reports, keys, parts
         )
@@ -214,7 +215,7 @@ async def _listening(
         parts.routes(auth, metrics) if parts else {},
     )
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
-    live = LiveFleet(catalog, upstreams, guard)
+    live = LiveFleet(catalog, upstreams, guard, parts.fleet_prices.publish if parts else None)
     caches = CacheFigures(catalog, upstreams, cache_reports, loop.time)
     metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
     metrics.register(caches)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_inference.accounts.directory import Records
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
 from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
@@ -25,6 +26,8 @@ from prime_inference.billing.reservation_charges import ReservationCharges
 from prime_inference.billing.shipper import Shipper
 from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
 from prime_inference.control.admin_api import AdminApi
+from prime_inference.control.fleet_prices import FleetPrices
+from prime_inference.control.names import Names
 from prime_inference.control.operations import Operations
 from prime_inference.control.reservations import ReservationOperations
 from prime_inference.domain.accounts import Tenant
@@ -42,7 +45,7 @@ from prime_inference.gateway.metrics import Metrics
 from prime_inference.gateway.reservations_api import ReservationsApi
 from prime_inference.ports.accounts import AccountExists
 from prime_inference.ports.catalog import Catalog
-from prime_inference.ports.ledger import Ledger, UsageFilter
+from prime_inference.ports.ledger import Ledger, Transfer, UsageFilter
 from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
 
@@ -76,6 +79,7 @@ class BillingParts:
     holds: Holds
     files: FileKeyStore
     fleet: Callable[[], Sequence[Deployment]]
+    fleet_prices: FleetPrices
 
     def find(self, key_id: str) -> ApiKey | None:
         """A key of an account, or this machine's own. Implements `ports.keys.KeyStore`."""
@@ -117,10 +121,13 @@ async def billing_parts(
     def fleet() -> list[Deployment]:
         return [each for model in catalog.models() for each in catalog.deployments(model.id)]
 
+    def names(records: Records) -> Names:
+        return Names(records, [model.id for model in catalog.models()], files.find)
+
     async with contextlib.AsyncExitStack() as stack:
 
-        def opened() -> Database:
-            database = open_database(options.database, state_dir)
+        def opened(*, patient: bool = False) -> Database:
+            database = open_database(options.database, state_dir, patient=patient)
             stack.callback(database.close)
             return database
 
@@ -141,14 +148,18 @@ async def billing_parts(
         await _start_shipper(options, state_dir, stack)
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
-        operations = Operations(accounts, ledger, lambda: directory.current, time.time)
+        verifier = SqlLedger(opened(patient=True))  # minutes, for which nobody else must wait
+        operations = Operations(accounts, ledger, verifier, names, time.time)
         reservations = ReservationOperations(accounts, fleet, time.time)
         admin = AdminApi(operations, reservations, directory, admin_key(state_dir))
-        charges = ReservationCharges(ledger, lambda: directory.current.reservations, time.time)
+        charges = ReservationCharges(
+            ledger, lambda: directory.current.reservations, time.time, _noting(accounts)
+        )
         works = (directory.run(), holds.run(), charges.run())
         tasks = [asyncio.create_task(work) for work in works]
         stack.push_async_callback(_end, tasks)
-        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, fleet)
+        prices = FleetPrices(accounts, directory, time.time)
+        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, fleet, prices)
 
 
 async def _start_shipper(
@@ -227,3 +238,12 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+def _noting(accounts: SqlAccounts) -> Callable[[Transfer], None]:
+    """Notes what was charged in the audit log; replicas read prepaid balances anew at that."""
+
+    def note(paid: Transfer) -> None:
+        accounts.note("reservation.charge", paid.tenant, paid.reference, "system", time.time())
+
+    return note

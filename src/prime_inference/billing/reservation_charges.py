@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from prime_inference.domain.reservations import Reservation, period_start, periods_due
+from prime_inference.ports.accounts import AccountsUnavailable
 from prime_inference.ports.ledger import (
     REVENUE,
     Ledger,
@@ -49,7 +50,9 @@ class ReservationCharges:
         ledger: Ledger,
         reservations: Callable[[], Iterable[Reservation]],
         wall_clock: Callable[[], float],
+        charged: Callable[[Transfer], None] = lambda transfer: None,
     ) -> None:
+        self._charged = charged
         self._ledger = ledger
         self._reservations = reservations
         self._now = wall_clock
@@ -65,7 +68,10 @@ class ReservationCharges:
                 continue
             paid = self._ledger.periods_paid(reservation.tenant, reservation.id)
             for number in range(paid, due):
-                written += self._ledger.transfer(charge_of(reservation, number))
+                transfer = charge_of(reservation, number)
+                if self._ledger.transfer(transfer):
+                    self._charged(transfer)
+                    written += 1
             self._paid[reservation.id] = due
         return written
 
@@ -74,6 +80,6 @@ class ReservationCharges:
         while True:
             try:
                 await asyncio.to_thread(self.charge)
-            except LedgerUnavailable as error:
+            except (LedgerUnavailable, AccountsUnavailable) as error:
                 log.warning("reservations are charged later: %s", error)
             await asyncio.sleep(LOOK_S)

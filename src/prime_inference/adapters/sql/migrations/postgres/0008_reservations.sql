@@ -15,6 +15,3 @@ CREATE TABLE reservation (
     spill BIGINT NOT NULL,
     token_discount BIGINT NOT NULL
 );
-
--- finds the periods of a reservation that are paid
-CREATE INDEX transfer_about ON transfer (about) WHERE about <> '';

@@ -15,6 +15,3 @@ CREATE TABLE reservation (
     spill INTEGER NOT NULL,
     token_discount INTEGER NOT NULL
 );
-
--- finds the periods of a reservation that are paid
-CREATE INDEX transfer_about ON transfer (about) WHERE about <> '';
