@@ -1,7 +1,7 @@
 """A replica's side of a lease of a reservation's slots (docs/reservations.md, "Slots").
 
-It holds what it needs, and what it needed lately if nobody else needs that. The rest of the
-reservation is with the store: whoever needs a slot has it after one ask, and asks at once.
+It holds what it needs and a quarter more. The rest of the reservation is with the store:
+whoever needs a slot has it after one ask, and asks at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from prime_inference.ports.coordination import BlockAsk, BlockGrant
 from prime_inference.reliability.block_lease import RENEW_RESERVED_AT, BlockLease
 from prime_inference.reliability.settings import LeaseSettings
 
-OWED_GAP_S = 0.25  # slots are on their way back: they come one by one, over seconds
+OWED_GAP_S = 0.1  # slots are on their way back: who waits for one has it soon after
 
 
 class ReservedLease(BlockLease):
@@ -111,6 +111,5 @@ class ReservedLease(BlockLease):
         if self.closing:
             return 0, 0
         need = min(self.capacity, self.need)
-        peak = max(self.peak_interactive, self._last_interactive)
-        besides = max(peak - need, int(self.in_flight * self._settings.headroom))
+        besides = int(self.in_flight * self._settings.headroom)
         return need, min(besides, self.capacity - need)
