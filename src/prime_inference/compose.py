@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -62,6 +63,7 @@ from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.settings import Settings
+from prime_inference.routing.tool_calls import ToolCallRanking
 from prime_inference.wire.http_server import HttpServer
 from prime_inference.wire.openai.errors import render_error
 
@@ -169,7 +171,8 @@ async def _listening(
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
-    tool_calls = ToolCalls([metrics, upstreams])
+    ranking = ToolCallRanking(loop.time)
+    tool_calls = ToolCalls([metrics, upstreams, ranking])
     random = random or Random()  # noqa: S311
     guard = Guard(secrets.token_hex(8), Settings(), loop.time, random, canary=True)
     guard.configure(
@@ -184,6 +187,7 @@ async def _listening(
         guard,
         settlement,
         tool_calls,
+        ranking,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
         billing=parts.billing if parts else None,
@@ -195,7 +199,7 @@ async def _listening(
     app = Gateway(
         auth,
         inference,
-        ModelsApi(catalog, upstreams, loop.time, parts.price if parts else _no_price),
+        ModelsApi(catalog, upstreams, ranking, loop.time, parts.price if parts else _no_price),
         ResponsesApi(inference, response_store),
         MessagesApi(inference, token_counter),
         metrics,
@@ -203,17 +207,18 @@ async def _listening(
     )
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard)
-    metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
+    view = partial(fleet_view, live, catalog, upstreams, guard, ranking)
+    metrics.register(FleetMetrics(live, view, guard, ranking, runner, health, canaries))
     control = ControlListener(
         metrics,
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
-        FleetApi(live, lambda: fleet_view(live, catalog, guard), keys.own_key),
+        FleetApi(live, view, keys.own_key),
         admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
-    work = (control.watch_loop(), runner.run(), health.run(), DecisionLog(guard).watch())
+    work = (control.watch_loop(), runner.run(), health.run(), DecisionLog(guard, ranking).watch())
     background = [_for_ever(each) for each in work]
     if follow is not None:
         background.append(_for_ever(follow(live)))

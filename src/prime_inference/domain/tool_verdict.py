@@ -22,3 +22,4 @@ class ToolVerdict(Struct, frozen=True, gc=False):
     errors: tuple[ToolError, ...] = ()  # each once, whatever number of calls has it
     missing: bool = False  # a call was required, and none came
     judged: bool = True  # False: the schema was too much work, which counts as no error
+    caller: int = 0  # whose tools they were, to tell callers apart within one process

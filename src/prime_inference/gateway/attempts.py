@@ -81,7 +81,7 @@ class Attempts:
                 response = await self._open(run, model, upstream, clocks, path, body)
             await relay.relay(EventStream(response), clocks)
             if tools is not None:
-                self._tool_calls.answered(tools, relay.calls)
+                self._tool_calls.answered(tools, relay.calls, run.key.tenant)
         except UpstreamFailure as failure:
             self._mend(run, relay, upstream, slot, failure)
         finally:
@@ -119,7 +119,7 @@ class Attempts:
             try:
                 await relay.relay(reader, clocks, events)
                 if tools is not None:
-                    self._tool_calls.answered(tools, relay.calls)
+                    self._tool_calls.answered(tools, relay.calls, run.key.tenant)
             except UpstreamFailure as failure:
                 self._mend(run, relay, upstream, slot, failure)
             finally:
@@ -299,7 +299,7 @@ class Attempts:
             collector.take_whole(answer)
         answer = collector.answer()
         if tools is not None:
-            self._tool_calls.answered(tools, collector.calls)
+            self._tool_calls.answered(tools, collector.calls, run.key.tenant)
         return answer
 
     @staticmethod

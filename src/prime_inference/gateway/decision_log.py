@@ -8,6 +8,7 @@ import logging
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.decisions import BreakerChange
 from prime_inference.reliability.guard import Guard
+from prime_inference.routing.tool_calls import RankChange, ToolCallRanking
 
 log = logging.getLogger(__name__)
 
@@ -15,13 +16,15 @@ LOOK_SECONDS = 1.0  # a lease lapses for seconds at least
 
 
 class DecisionLog:
-    """Breakers as they change; leases and the store as they are found every second."""
+    """Breakers and ranks as they change; leases and the store as they are found every second."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, ranking: ToolCallRanking) -> None:
         self._guard = guard
+        self._ranking = ranking
         self._degraded = False
         self._lapsed: set[str] = set()
         guard.decisions.on_breaker = self.breaker
+        ranking.on_change = self.rank
 
     def breaker(self, change: BreakerChange) -> None:
         """One breaker has changed."""
@@ -35,6 +38,18 @@ class DecisionLog:
             f" ({change.cause})" if opened else "",
         )
 
+    def rank(self, change: RankChange) -> None:
+        """A deployment's rank for requests with tools has changed."""
+        log.log(
+            logging.WARNING if change.behind else logging.INFO,
+            "deployment %s is %s for requests with tools: %s of its answers with calls were wrong,"
+            " %s of the best deployment's",
+            change.deployment,
+            "ranked behind the others" if change.behind else "ranked like the others again",
+            _percent(change.rate),
+            _percent(change.best),
+        )
+
     async def watch(self) -> None:
         """Look again and again, for ever."""
         while True:
@@ -43,6 +58,7 @@ class DecisionLog:
 
     def look(self) -> None:
         """Note what has changed since the last look."""
+        self._ranking.look()
         lapsed = {status.id for status in self._guard.status() if status.lease_lapsed}
         for name in sorted(lapsed - self._lapsed):
             log.warning("the lease of deployment %s has lapsed: it goes by safe capacity", name)
@@ -58,3 +74,7 @@ class DecisionLog:
                 else "the coordination store answers again",
             )
         self._degraded = degraded
+
+
+def _percent(rate: float | None) -> str:
+    return "too few to tell" if rate is None else f"{rate:.1%}"

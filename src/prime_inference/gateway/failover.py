@@ -35,6 +35,7 @@ from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
 from prime_inference.reliability.runner import wait_for_slot
 from prime_inference.reliability.slots import Refusal, Slot
+from prime_inference.routing.tool_calls import ToolCallRanking
 
 T = TypeVar("T")
 Attempt = Callable[[Upstream, Slot, Hedge[T] | None], Awaitable[T]]
@@ -47,10 +48,17 @@ LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed 
 class Failover:
     """Finds a deployment that answers."""
 
-    def __init__(self, guard: Guard, upstreams: Upstreams, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        upstreams: Upstreams,
+        deadlines: Deadlines,
+        tool_calls: ToolCallRanking,
+    ) -> None:
         self._guard = guard
         self._upstreams = upstreams
         self._deadlines = deadlines
+        self._tool_calls = tool_calls
         self._homes = Homes()
 
     async def first_that_answers(
@@ -74,7 +82,7 @@ class Failover:
         while True:
             second: Second[T] | None = None
             if isinstance(slot, Refusal):
-                tries = tries or _Tries(guard, self._upstreams, run)
+                tries = tries or _Tries(guard, self._upstreams, self._tool_calls, run)
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
@@ -82,14 +90,14 @@ class Failover:
                     answer = await going(upstream, slot, hedge)
                 except UpstreamFailure as failure:
                     self._failed(run, upstream, slot, failure)
-                    tries = tries or _Tries(guard, self._upstreams, run)
+                    tries = tries or _Tries(guard, self._upstreams, self._tool_calls, run)
                     tries.failed(upstream, failure)
                     second = await self._outcome(hedge, tries)
                 except asyncio.CancelledError:
                     if hedge is None or (second := hedge.overtook()) is None:
                         raise
                     slot.late(whole=not run.operation.stream)
-                    tries = _Tries(guard, self._upstreams, run)
+                    tries = _Tries(guard, self._upstreams, self._tool_calls, run)
                     tries.left(upstream)
                 else:
                     _answered(run, slot, measure=len(able) > 1)
@@ -121,7 +129,7 @@ class Failover:
         """Another deployment and a slot on it, if the budget has room for a second attempt."""
         guard = self._guard
         by_id = {each.deployment.id: each for each in able if each is not upstream}
-        for name in guard.candidates(run.model):
+        for name in _offered(guard, self._tool_calls, run):
             if name not in by_id or guard.is_ejected(name):
                 continue
             slot = guard.admit(name)
@@ -147,11 +155,13 @@ class Failover:
     def _first(self, run: Run, able: Sequence[Upstream]) -> Upstream:
         """The session's own, else the best; any, if the guard offers none of the able."""
         by_id = {upstream.deployment.id: upstream for upstream in able}
-        offered = [name for name in self._guard.candidates(run.model) if name in by_id]
+        offered = [name for name in _offered(self._guard, self._tool_calls, run) if name in by_id]
         if not offered:
             return able[0]
         # who is offered although he is ejected is to be probed, whatever session comes by
         if run.session and not self._guard.is_ejected(offered[0]):
+            if run.operation.tools is not None:
+                offered = self._tool_calls.best(offered)
             return by_id[self._homes.choose(run.session, by_id, offered)]
         return by_id[offered[0]]
 
@@ -175,8 +185,11 @@ class Failover:
 class _Tries:
     """What has been tried for one request, and what comes next."""
 
-    def __init__(self, guard: Guard, upstreams: Upstreams, run: Run) -> None:
+    def __init__(
+        self, guard: Guard, upstreams: Upstreams, tool_calls: ToolCallRanking, run: Run
+    ) -> None:
         self._guard = guard
+        self._tool_calls = tool_calls
         self._upstreams = upstreams
         self._run = run
         self._count = 0
@@ -248,7 +261,7 @@ class _Tries:
     def _untried(self) -> Upstream | None:
         """The best of those that this round has not seen."""
         able = self._able()
-        for name in self._guard.candidates(self._run.model):
+        for name in _offered(self._guard, self._tool_calls, self._run):
             if name in able and name not in self._seen:
                 return able[name]
         return None
@@ -345,6 +358,14 @@ class _Tries:
         if self._cut is not None:  # not that nobody could go on
             return self._cut
         return min(self._failures or self._earlier, key=_says_less)
+
+
+def _offered(guard: Guard, tool_calls: ToolCallRanking, run: Run) -> list[str]:
+    """Who may serve the request, best first; with tools, who gets calls wrong is last."""
+    offered = guard.candidates(run.model)
+    if run.operation.tools is None or not offered or guard.is_ejected(offered[0]):
+        return offered  # an ejected one at the head is to be probed
+    return tool_calls.ranked(offered)
 
 
 def _answered(run: Run, slot: Slot, *, measure: bool) -> None:

@@ -30,7 +30,9 @@ class AnswerTools:
         else:
             self.rules = ANY_CALLS
 
-    def judge(self, choices: Sequence[tuple[str, Sequence[Call]]], judge: Judge) -> None:
+    def judge(
+        self, choices: Sequence[tuple[str, Sequence[Call]]], judge: Judge, tenant: str
+    ) -> None:
         """Have a whole answer judged: finish reason and calls of each choice."""
         calls = [
             (call.name or "", call.arguments)
@@ -51,6 +53,7 @@ class AnswerTools:
             finished_with_calls=finished,
             errors=("InvalidJson",) if broken else (),
             missing=missing,
+            caller=hash((tenant, self._tools.raw)),
         )
         judge.add(verdict, calls, self._tools.called(name for name, _ in calls))
 

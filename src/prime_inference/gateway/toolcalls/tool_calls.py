@@ -31,9 +31,11 @@ class ToolCalls:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._builder, constraint, tools, parser, deployment.engine)
 
-    def answered(self, answer: AnswerTools, choices: Sequence[tuple[str, Sequence[Call]]]) -> None:
+    def answered(
+        self, answer: AnswerTools, choices: Sequence[tuple[str, Sequence[Call]]], tenant: str
+    ) -> None:
         """A whole answer has been given: finish reason and calls of each choice."""
-        answer.judge(choices, self._judge)
+        answer.judge(choices, self._judge, tenant)
 
     async def close(self) -> None:
         self._builder.shutdown(wait=False, cancel_futures=True)
