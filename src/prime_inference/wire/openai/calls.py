@@ -4,6 +4,9 @@ A call opens with index, id, type and name, and goes on with pieces of its argum
 are 0, 1, ... in the order of the openings; ids are never missing or the same; a call without
 arguments has `{}`. What is missing is made, what comes twice is said once, but neither a name
 nor an argument is ever guessed: a call that has no name gets the empty one.
+
+Where one call ends and the next begins is told by index, id, name and the arguments' own end,
+each of which some upstream gets wrong (docs/tool-calls.md, "Where a call begins").
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
 from prime_inference.wire.openai.answers import FunctionDelta, Message, ToolCallDelta
+from prime_inference.wire.openai.json_end import JsonEnd
 
 
 class TextReader(Protocol):
@@ -50,6 +52,10 @@ class Call:
     name: str | None = None
     index: int | None = None  # ours, from its opening on
     parts: list[str] = field(default_factory=list)
+    ids_vary: bool = False  # a piece that went on with it had another id
+    bare: bool = False  # a piece that went on with it had no name
+    named_again: bool = False  # its name came once more, without arguments
+    _end: JsonEnd = field(default_factory=JsonEnd)
 
     @property
     def arguments(self) -> str:
@@ -58,13 +64,32 @@ class Call:
     @property
     def is_whole(self) -> bool:
         """Whether its arguments are a JSON document already."""
-        if not self.parts or not self.parts[-1].rstrip().endswith("}"):
+        return self._end.is_whole(self.parts)
+
+    def is_followed_by(self, given_id: str | None, name: str | None, text: str) -> bool:
+        """Whether a piece that came where this call stands begins another one."""
+        if name and self.name and name != self.name:
+            return True
+        other_id = bool(given_id and self.given_id and given_id != self.given_id)
+        if other_id and name and self.name and not self.ids_vary:
+            return not self._is_amid(text)
+        if not text.strip():  # the name once more, or its end once more: no call is made of it
             return False
-        try:
-            msgspec.json.decode(self.arguments)
-        except (ValueError, RecursionError):
-            return False
-        return True
+        if name or self.named_again:
+            return self.is_whole or (self.bare and not self._is_amid(text))
+        return other_id and self.is_whole
+
+    def goes_on(self, given_id: str | None, name: str | None, text: str) -> None:
+        """Note how a piece that belongs to it was told."""
+        self.given_id = self.given_id or given_id
+        self.ids_vary |= bool(given_id) and given_id != self.given_id
+        self.named_again = bool(name) and self.name is not None and not text.strip()
+        self.bare |= self.name is not None and not name and bool(text.strip())
+        self.parts.append(text)
+
+    def _is_amid(self, text: str) -> bool:
+        """Whether its arguments are in their middle, and `text` does not begin new ones."""
+        return not self.is_whole and any(self.parts) and text.lstrip()[:1] not in ("", "{")
 
 
 class CallRepair:
@@ -106,27 +131,36 @@ class CallRepair:
     def _take(self, piece: ToolCallDelta) -> ToolCallDelta | None:
         function = piece.function or FunctionDelta()
         text = function.arguments or ""
-        call = self._call_of(piece, function.name, text)
+        known, name = self._where(piece, function.name), function.name
+        if known is None or known.is_followed_by(piece.id, name, text):
+            if known is not None and known.named_again:
+                name = name or known.name  # it was said a piece ago
+            call = self._begin(piece.id)
+            call.parts.append(text)
+            if call.dropped:
+                call.name = name
+        else:
+            call = known
+            call.goes_on(piece.id, name, text)
+        self._by_index[piece.index] = self._last = call
         if call.dropped:
             return None
-        call.parts.append(text)
         if call.index is not None:
             return (
                 ToolCallDelta(call.index, function=FunctionDelta(arguments=text)) if text else None
             )
-        if not function.name:
+        if not name:
             return None
         self._pending.remove(call)
-        return self._open(call, function.name)
+        return self._open(call, name)
 
-    def _call_of(self, piece: ToolCallDelta, name: str | None, text: str) -> Call:
-        """The call that a piece belongs to: indices of upstreams are wrong or missing at times."""
+    def _where(self, piece: ToolCallDelta, name: str | None) -> Call | None:
+        """The call that stands where the piece came; None if none does."""
         known = self._last if piece.index is None else self._by_index.get(piece.index)
-        if known is None and not piece.id and not name:
-            known = self._last  # arguments alone begin no call
-        if known is None or _is_another(known, piece.id, name, text):
-            known = self._begin(piece.id)
-        self._by_index[piece.index] = self._last = known
+        last = self._last
+        if known is None and not name and last is not None:
+            if not piece.id or piece.id == last.given_id:
+                return last  # neither arguments nor an id that is known begin a call
         return known
 
     def _begin(self, given_id: str | None) -> Call:
@@ -145,12 +179,3 @@ class CallRepair:
             identity = f"call_{self._id_prefix}_{call.index}"
         self._ids.add(identity)
         return ToolCallDelta(call.index, identity, "function", FunctionDelta(name, call.arguments))
-
-
-def _is_another(known: Call, given_id: str | None, name: str | None, text: str) -> bool:
-    """Whether a piece that came where `known` stands begins another call."""
-    if given_id and known.given_id and given_id != known.given_id:
-        return bool(name) or known.is_whole  # some engines make up an id for every piece
-    if not name or known.name is None or (given_id and given_id == known.given_id):
-        return False
-    return name != known.name or (bool(text) and known.is_whole)
