@@ -20,6 +20,7 @@ from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
     NoConnection,
+    ToolCallBroken,
     UpstreamFailure,
     UpstreamRefused,
     UpstreamTimeout,
@@ -346,11 +347,12 @@ class _Tries:
         return allowed
 
     def _worth_another_round(self, worst: UpstreamFailure) -> bool:
-        """Not for what a pause does not change: a context, clocks that ran out, too long a pause.
+        """Not for what a pause does not change: a context, clocks that ran out, a model that
+        breaks its calls, too long a pause.
 
         Where others had no slot, it changes that.
         """
-        if isinstance(worst, UpstreamTimeout | ContextTooSmall) and not self._full:
+        if isinstance(worst, UpstreamTimeout | ContextTooSmall | ToolCallBroken) and not self._full:
             return False
         return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
 

@@ -20,6 +20,7 @@ from prime_inference.gateway.toolcalls.answer import AnswerTools
 from prime_inference.gateway.toolcalls.constrain import constrain
 from prime_inference.gateway.toolcalls.request import RequestTools
 from prime_inference.wire.openai.bounds import alternatives, unenforced
+from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.chat_request import (
     AudioPart,
     ChatRequest,
@@ -69,6 +70,9 @@ DROPS_NAMES: frozenset[EngineKind] = frozenset({"llama.cpp"})
 
 DIALECTS = {"resp_": "responses", "msg_": "messages"}
 """Endpoints that are translations onto chat completions, by the prefix of their answers' ids."""
+
+OBJECTS_ONLY = frozenset({"msg_"})
+"""Dialects in which a call's arguments are an object, not text."""
 
 IGNORES_KEYWORDS = frozenset({"llama.cpp"})
 """Engines that leave out of a schema what their grammar cannot say, without a word."""
@@ -150,6 +154,11 @@ class Operation(Struct, frozen=True, gc=False):
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
 
+    @property
+    def call_rules(self) -> CallRules:
+        """What is asked of calls where no tools were offered."""
+        return CallRules(objects=True) if self.id_prefix in OBJECTS_ONLY else ANY_CALLS
+
     def answer_tools(self, deployment: Deployment) -> AnswerTools | None:
         """How an attempt on this deployment finds tool calls; None if there are no tools."""
         return None if self.tools is None else AnswerTools(self.tools, deployment)
@@ -221,7 +230,7 @@ def chat_operation(
         session=session or request.prompt_cache_key or "",
         id_prefix=id_prefix,
         message_name=_message_name(request),
-        tools=RequestTools(request) if request.tools else None,
+        tools=RequestTools(request, objects=id_prefix in OBJECTS_ONLY) if request.tools else None,
     )
 
 

@@ -7,6 +7,7 @@ import enum
 from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
+    ToolCallBroken,
     UpstreamFailure,
     UpstreamRefused,
 )
@@ -17,7 +18,8 @@ class Outcome(enum.Enum):
 
     ANSWERED = enum.auto()  # a whole answer
     FAILED = enum.auto()  # 5xx, timeout, reset, malformed, cut
-    NEUTRAL = enum.auto()  # nothing about the deployment: 4xx, 429, our refusal, client gone
+    NEUTRAL = enum.auto()  # nothing about the deployment: 4xx, 429, our refusal, client gone,
+    # or a call that the model broke: `routing.tool_calls` sees to those
 
 
 def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
@@ -31,7 +33,7 @@ def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
         return Outcome.ANSWERED
     if status >= 500:
         return Outcome.FAILED
-    if isinstance(error, UpstreamRefused | ContextTooSmall | CapacityExhausted):
+    if isinstance(error, UpstreamRefused | ContextTooSmall | CapacityExhausted | ToolCallBroken):
         return Outcome.NEUTRAL
     if isinstance(error, UpstreamFailure):
         return Outcome.FAILED

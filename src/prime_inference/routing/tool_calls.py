@@ -152,9 +152,9 @@ class ToolCallRanking:
         self._behind: set[str] = set()
 
     def judged(self, verdict: ToolVerdict) -> None:
-        """Take an answer into account, unless nobody could tell whether it was right."""
+        """Take an answer into account, unless nobody can tell whether it was right."""
         wrong = bool(verdict.errors) or verdict.missing
-        if not (wrong or verdict.judged):
+        if verdict.only_cut or not (wrong or verdict.judged):
             return
         records = self._models.setdefault(verdict.model, {})
         record = records.get(verdict.deployment)

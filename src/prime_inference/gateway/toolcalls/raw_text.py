@@ -32,8 +32,12 @@ class RawText:
     def feed(self, text: str) -> Message:
         return self._delta(self._parser.feed(text))
 
-    def finish(self) -> Message:
-        return self._delta(self._parser.finish())
+    def finish(self, *, cut: bool) -> Message:
+        return self._delta(self._parser.finish(cut=cut))
+
+    @property
+    def amid_call(self) -> bool:
+        return self._parser.amid_call
 
     def _delta(self, events: Iterable[Event]) -> Message:
         content: list[str] = []

@@ -22,11 +22,16 @@ REMEMBERED_BYTES = 64 * 1024  # tool sets up to this size are kept ready: 100 ty
 
 
 class RequestTools:
-    """`tools`, `tool_choice` and `parallel_tool_calls` of one request that has tools."""
+    """`tools`, `tool_choice` and `parallel_tool_calls` of one request that has tools.
 
-    def __init__(self, request: ChatRequest) -> None:
+    `objects`: the client's dialect can be told no arguments but objects.
+    """
+
+    def __init__(self, request: ChatRequest, *, objects: bool = False) -> None:
         self.definitions = request.tools or []
         self.parallel = request.parallel_tool_calls is not False
+        self.stops = bool(request.stop)
+        self.objects = objects
         self._choice = request.tool_choice
 
     @property

@@ -11,10 +11,13 @@ each of which some upstream gets wrong (docs/tool-calls.md, "Where a call begins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
+from prime_inference.domain.errors import ToolCallBroken
 from prime_inference.wire.openai.answers import FunctionDelta, Message, ToolCallDelta
 from prime_inference.wire.openai.json_end import JsonEnd
 
@@ -26,8 +29,13 @@ class TextReader(Protocol):
         """The delta that this piece of text makes certain."""
         ...
 
-    def finish(self) -> Message:
-        """The delta that the end of the text makes certain."""
+    def finish(self, *, cut: bool) -> Message:
+        """The delta that the end of the text makes certain; `cut`: it was not the model's end."""
+        ...
+
+    @property
+    def amid_call(self) -> bool:
+        """Whether the text ends inside a call."""
         ...
 
 
@@ -38,9 +46,12 @@ class CallRules:
     parallel: bool = True  # False: the first call is the only one
     only: str | None = None  # the function that the caller named
     new_reader: Callable[[], TextReader] | None = None  # None: the upstream finds them
+    stops: bool = False  # the caller gave stop strings
+    objects: bool = False  # a call whose arguments are no object cannot be told to the client
 
 
 ANY_CALLS = CallRules()
+CALL_REASONS = frozenset({"stop", "tool_calls", "function_call"})  # of answers that came to an end
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +66,7 @@ class Call:
     ids_vary: bool = False  # a piece that went on with it had another id
     bare: bool = False  # a piece that went on with it had no name
     named_again: bool = False  # its name came once more, without arguments
+    cut: bool = False  # the length limit or a stop string of the caller's ended it
     _end: JsonEnd = field(default_factory=JsonEnd)
 
     @property
@@ -65,6 +77,11 @@ class Call:
     def is_whole(self) -> bool:
         """Whether its arguments are a JSON document already."""
         return self._end.is_whole(self.parts)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether its arguments are the beginning of a JSON document, and no more than that."""
+        return self._end.is_begun(self.parts)
 
     def is_followed_by(self, given_id: str | None, name: str | None, text: str) -> bool:
         """Whether a piece that came where this call stands begins another one."""
@@ -92,6 +109,15 @@ class Call:
         return not self.is_whole and any(self.parts) and text.lstrip()[:1] not in ("", "{")
 
 
+@dataclass(frozen=True, slots=True)
+class ChoiceCalls:
+    """What became of the calls of one choice."""
+
+    reason: str  # the finish reason, as the client is given it
+    calls: Sequence[Call] = ()
+    stopped: bool = False  # a stop string of the caller's may have ended it
+
+
 class CallRepair:
     """Takes an upstream's deltas of tool calls and returns those to send instead."""
 
@@ -111,22 +137,29 @@ class CallRepair:
         found = (self._take(piece) for piece in pieces)
         return [piece for piece in found if piece is not None]
 
-    def finish(self) -> list[ToolCallDelta]:
-        """The deltas that complete the calls, once the answer has ended."""
+    def finish(self, *, cut: bool = False, amid_last: bool = False) -> list[ToolCallDelta]:
+        """The deltas that complete the calls, once the answer has ended.
+
+        `cut`: not by the model's own end; `amid_last`: surely inside the last call.
+        """
         rest = [self._open(call, self._rules.only or "") for call in self._pending]
         self._pending.clear()
         for call in self.calls:
-            if not any(call.parts):
+            last = call is self.calls[-1]
+            call.cut = cut and (call.is_begun or (last and amid_last and not call.is_whole))
+            if not any(call.parts) and not call.cut:
                 call.parts.append("{}")
                 rest.append(ToolCallDelta(call.index, function=FunctionDelta(arguments="{}")))
         return rest
 
     def finish_reason(self, reason: str) -> str:
         """As OpenAI gives it: `tool_calls` where the model chose to call, `stop` where the
-        caller named the function, never `tool_calls` without a call."""
-        if reason not in ("stop", "tool_calls", "function_call"):
+        caller named the function or a stop string cut a call, never `tool_calls` without one."""
+        if reason not in CALL_REASONS:
             return reason
-        return "tool_calls" if self.calls and self._rules.only is None else "stop"
+        if self._rules.only is not None or any(call.cut for call in self.calls):
+            return "stop"
+        return "tool_calls" if self.calls else "stop"
 
     def _take(self, piece: ToolCallDelta) -> ToolCallDelta | None:
         function = piece.function or FunctionDelta()
@@ -158,9 +191,13 @@ class CallRepair:
         """The call that stands where the piece came; None if none does."""
         known = self._last if piece.index is None else self._by_index.get(piece.index)
         last = self._last
-        if known is None and not name and last is not None:
-            if not piece.id or piece.id == last.given_id:
-                return last  # neither arguments nor an id that is known begin a call
+        if (
+            known is None
+            and not name
+            and last is not None
+            and piece.id in ("", None, last.given_id)
+        ):
+            return last  # neither arguments nor an id that is known begin a call
         return known
 
     def _begin(self, given_id: str | None) -> Call:
@@ -179,3 +216,20 @@ class CallRepair:
             identity = f"call_{self._id_prefix}_{call.index}"
         self._ids.add(identity)
         return ToolCallDelta(call.index, identity, "function", FunctionDelta(name, call.arguments))
+
+
+def require_objects(calls: Iterable[Call]) -> None:
+    """Raises ToolCallBroken for a call, not cut, whose arguments are no JSON object."""
+    for call in calls:
+        if not call.cut and not is_object(call.arguments):
+            raise ToolCallBroken("The model called a tool with arguments that are no JSON object.")
+
+
+def is_object(text: str) -> bool:
+    """Whether it is a JSON object; no text at all stands for an empty one."""
+    if not text.strip():
+        return True
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (ValueError, RecursionError):
+        return False

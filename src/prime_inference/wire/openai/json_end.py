@@ -40,6 +40,11 @@ class JsonEnd:
             self._spoiled = not self._whole
         return self._whole
 
+    def is_begun(self, pieces: Sequence[str]) -> bool:
+        """Whether they can still become one: brackets are open."""
+        whole = self.is_whole(pieces)
+        return not whole and not self._spoiled and self._depth > 0
+
     def _follow(self, text: str) -> None:
         at = 1 if self._escaped and text else 0
         self._escaped = self._escaped and not text
