@@ -33,7 +33,11 @@ class RawText:
         return self._delta(self._parser.feed(text))
 
     def finish(self, *, cut: bool) -> Message:
-        return self._delta(self._parser.finish(cut=cut))
+        broken = self.broken
+        delta = self._delta(self._parser.finish(cut=cut))
+        if cut:  # that the last call has no end is not the model's doing
+            self.broken = broken
+        return delta
 
     @property
     def amid_call(self) -> bool:
