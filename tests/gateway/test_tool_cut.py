@@ -11,7 +11,7 @@ from prime_inference.engines.mock import MockEngine
 from prime_inference.toolcalls.format import format_named, load
 
 from .conftest import StartGateway
-from .running import RunningGateway
+from .running import MESSAGES, MODEL, RunningGateway
 from .test_tool_repair import TOOLS, answered, names
 
 WEATHER = {"tools": TOOLS[:1], "tool_choice": "required"}
@@ -76,6 +76,23 @@ async def test_a_stop_string_before_a_call_that_had_to_come_is_no_missing_call(
     assert not choice["message"]["content"]
     assert choice["finish_reason"] == "stop"
     assert await counted(gateway) == {**NOTHING, "stop": 1}
+
+
+async def test_a_message_whose_call_a_stop_sequence_cut_has_no_input(
+    gateway: RunningGateway, engine: MockEngine
+):
+    schema = TOOLS[0]["function"]["parameters"]
+    body = {
+        "model": MODEL, "max_tokens": 99, "messages": MESSAGES, "stop_sequences": ["days"],
+        "tools": [{"name": "weather", "input_schema": schema}], "tool_choice": {"type": "any"},
+    }  # fmt: skip
+    message = (await gateway.post("/messages", body)).json()
+    assert message["stop_reason"] == "stop_sequence"  # nobody takes it for a call to run
+    assert [block["input"] for block in message["content"]] == [{}]
+    streamed = await gateway.post("/messages", {**body, "stream": True})
+    assert '"stop_reason":"stop_sequence"' in streamed.text
+    assert "message_stop" in streamed.text
+    assert await counted(gateway) == {**NOTHING, "stop": 2}
 
 
 @pytest.mark.parametrize("form", sorted(load()))
