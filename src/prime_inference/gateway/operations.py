@@ -22,6 +22,7 @@ from prime_inference.gateway.toolcalls.request import RequestTools
 from prime_inference.wire.openai.bounds import alternatives, unenforced
 from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.chat_request import (
+    AllowedToolsChoice,
     AudioPart,
     ChatRequest,
     FilePart,
@@ -212,6 +213,11 @@ def chat_operation(
     if not request.tools:
         parameters.pop("tool_choice", None)
         parameters.pop("parallel_tool_calls", None)
+    tools = RequestTools(request, objects=id_prefix in OBJECTS_ONLY) if request.tools else None
+    if isinstance(request.tool_choice, AllowedToolsChoice) and tools is not None:
+        # engines do not know this choice; where the gateway writes the prompt, it has all tools
+        parameters["tools"] = tools.callable
+        parameters["tool_choice"] = request.tool_choice.allowed_tools.mode
     schema_alternatives, loose_keyword = _answer_schema(request)
     return Operation(
         route="chat/completions",
@@ -230,7 +236,7 @@ def chat_operation(
         session=session or request.prompt_cache_key or "",
         id_prefix=id_prefix,
         message_name=_message_name(request),
-        tools=RequestTools(request, objects=id_prefix in OBJECTS_ONLY) if request.tools else None,
+        tools=tools,
     )
 
 
