@@ -55,7 +55,7 @@ def server(python: Path) -> Iterator[str]:
         model = str(Path(scratch, "model"))
         subprocess.run([python, WRITER, model], check=True)
         command = [
-            python, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+            str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", model,
             "--served-model-name", "tiny", "--host", HOST, "--port", str(port),
             "--max-model-len", str(CONTEXT_TOKENS), "--enforce-eager",
         ]  # fmt: skip

@@ -20,7 +20,8 @@ EPILOG = json_help(
     " tool_call_answers, tool_call_error_rate}], deployments: [{id,"
     " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
     " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
-    " refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}]}; one document a line"
+    " refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}], caches: [{id,"
+    " datacenter, cached, router_hits, host_hits, queue_s, transfer_s}]}; one document a line"
     " with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
@@ -57,6 +58,16 @@ DEPLOYMENTS = [
     Column("Tool calls wrong", "right"),
 ]
 
+CACHES = [
+    Column("Deployment"),
+    Column("Datacenter"),
+    Column("Cached prompt", "right"),
+    Column("Router hits", "right"),
+    Column("Host tier hits", "right"),
+    Column("Queue wait", "right"),
+    Column("KV transfer", "right"),
+]
+
 
 def status(
     output: TableOrJson = "table",
@@ -75,7 +86,9 @@ def status(
     In flight and leased are this gateway's own; first token and errors are those of the last
     minute and the last seconds. Tool calls wrong is the public tool-call error rate: of the answers
     of the last two hours that finished with tool calls, those with a wrong one. A deployment marked
-    (behind) is offered requests with tools after the others of its model.
+    (behind) is offered requests with tools after the others of its model. Cached is what engines
+    say in their answers of the last half hour; the other figures of caches are the workers' own,
+    since they started.
 
     Examples:
       prime inference status
@@ -113,6 +126,7 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
     terminal.table("Models", MODELS, models)
     terminal.line()
     show_deployments(view["deployments"], terminal)
+    show_caches(view["caches"], terminal)
     if view["degraded"]:
         terminal.note("Degraded: the coordination store is away, or a lease has lapsed.")
     if view["error"]:
@@ -122,6 +136,24 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
 def show_deployments(deployments: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
     """One row for each."""
     terminal.table("Deployments", DEPLOYMENTS, [_row(one) for one in deployments])
+
+
+def show_caches(caches: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+    """One row for each deployment of which anything is known."""
+    rows = [
+        [
+            one["id"],
+            one["datacenter"],
+            *(_share(one[name]) for name in ("cached", "router_hits", "host_hits")),
+            _seconds(one["queue_s"]),
+            _seconds(one["transfer_s"]),
+        ]
+        for one in caches
+    ]
+    known = [row for row in rows if set(row[2:]) != {NOTHING}]
+    if known:
+        terminal.line()
+        terminal.table("Caches", CACHES, known)
 
 
 def _row(one: Mapping[str, Any]) -> list[str]:
@@ -146,6 +178,10 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 def _calls(one: Mapping[str, Any]) -> str:
     rate = one["tool_call_error_rate"]
     return NOTHING if rate is None else f"{rate:.1%} of {one['tool_call_answers']}"
+
+
+def _share(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.0%}"
 
 
 def _seconds(value: float | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from prime_inference.domain.models import Deployment, Model
+from prime_inference.gateway.cache_figures import CacheView
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
@@ -76,6 +77,7 @@ class FleetView(Struct, frozen=True):
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
+    caches: Sequence[CacheView] = ()
 
 
 def fleet_view(
@@ -84,6 +86,7 @@ def fleet_view(
     upstreams: Upstreams,
     guard: Guard,
     ranking: ToolCallRanking,
+    caches: Sequence[CacheView] = (),
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -111,6 +114,7 @@ def fleet_view(
             for model in catalog.models()
         ],
         deployments=deployments,
+        caches=caches,
     )
 
 
