@@ -1,16 +1,19 @@
 """Writes the cases for other parsers to read, and the report of what came of them.
 
-python -m benchmarks.upstream_parsers cases cases.json
-.envs/vllm/bin/python benchmarks/upstream_parsers/vllm_parsers.py cases.json vllm.json
-.envs/dynamo/bin/python benchmarks/upstream_parsers/dynamo_parsers.py cases.json dynamo.json
-python -m benchmarks.upstream_parsers report docs/tool-calls-upstream.md cases.json \
-    vllm.json dynamo.json
+    make upstream-parsers
+    python -m benchmarks.upstream_parsers PYTHON_WITH_VLLM_AND_DYNAMO docs/tool-calls-upstream.md
+
+The cases alone, as the parsers are given them:
+
+    python -m benchmarks.upstream_parsers cases cases.json
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -24,6 +27,8 @@ from prime_inference.toolcalls.events import collect
 from prime_inference.toolcalls.format import format_named
 from prime_inference.toolcalls.parser import Parser, parse
 from prime_inference.toolcalls.tools import read_tools
+
+OTHERS = ("vllm_parsers.py", "dynamo_parsers.py")
 
 Json = Any
 Verdicts = list[dict[str, str]]  # of each case, by way of reading
@@ -110,6 +115,16 @@ def verdicts(every: list[Json], results: Iterable[Json]) -> Verdicts:
     ]
 
 
+def read_by(python: str, script: str, every: list[Json]) -> Json:
+    """What another server's parsers make of the cases."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source, target = Path(scratch, "cases.json"), Path(scratch, "results.json")
+        source.write_text(json.dumps(every, ensure_ascii=False))
+        command = [python, Path(__file__).parent / script, source, target]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)  # a line for each request
+        return json.loads(target.read_text())
+
+
 def report(every: list[Json], others: list[Json]) -> str:
     """A Markdown document: counts by format, then each case."""
     readers = {"we": verdicts(every, map(ours, every))}
@@ -123,7 +138,7 @@ def _introduction(every: list[Json], others: list[Json]) -> Iterator[str]:
     yield from (
         "# Reported texts, read by us and by others",
         "",
-        f"Written by `python -m benchmarks.upstream_parsers`. {len(every)} texts: the corpus of"
+        f"Written by `make upstream-parsers`. {len(every)} texts: the corpus of"
         " `tests/toolcalls`, made from public reports of broken tool calls and their relatives,"
         f" without those about reasoning. {names} were given each with a tokenizer of one token for"
         " each marker and each byte: whole, token by token, and five tokens at a time. We wrote the"
@@ -187,10 +202,9 @@ def main(arguments: Iterable[str]) -> None:
     match list(arguments):
         case ["cases", target]:
             Path(target).write_text(json.dumps(cases(), ensure_ascii=False, indent=1))
-        case ["report", target, source, *results]:
-            every = json.loads(Path(source).read_text())
-            others = [json.loads(Path(one).read_text()) for one in results]
-            Path(target).write_text(report(every, others))
+        case [python, target]:
+            every = cases()
+            Path(target).write_text(report(every, [read_by(python, one, every) for one in OTHERS]))
         case _:
             raise SystemExit(__doc__)
 
