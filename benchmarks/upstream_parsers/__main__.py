@@ -120,7 +120,7 @@ def read_by(python: str, script: str, every: list[Json]) -> Json:
     with tempfile.TemporaryDirectory() as scratch:
         source, target = Path(scratch, "cases.json"), Path(scratch, "results.json")
         source.write_text(json.dumps(every, ensure_ascii=False))
-        command = [python, Path(__file__).parent / script, source, target]
+        command = [python, str(Path(__file__).parent / script), str(source), str(target)]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)  # a line for each request
         return json.loads(target.read_text())
 

@@ -78,6 +78,17 @@ async def test_a_stop_string_before_a_call_that_had_to_come_is_no_missing_call(
     assert await counted(gateway) == {**NOTHING, "stop": 1}
 
 
+@pytest.mark.parametrize("told", ["", "stop-reason"])
+async def test_text_that_ends_like_a_marker_is_the_models_where_it_ended_by_itself(
+    start_gateway: StartGateway, engine: MockEngine, stream: bool, told: str
+):
+    gateway = await start_gateway(engine, tool_parser=GatewayParser("hermes"))
+    engine.behave(told or "answer-3")
+    engine.say("so 1 < 2, and 3 <")
+    choice = await answered(gateway, stream, tools=TOOLS, stop=["nowhere"])
+    assert choice["message"]["content"] == "so 1 < 2, and 3 <"
+
+
 async def test_a_message_whose_call_a_stop_sequence_cut_has_no_input(
     gateway: RunningGateway, engine: MockEngine
 ):

@@ -96,6 +96,7 @@ class Parser:
         self._content = _Prose(self._events, Content)
         self._reasoning = _Prose(self._events, Reasoning)
         self._steps = self._answer(reasoning)
+        self._opening = False
         self._sink: CallSink | None = None  # of the call that is being read
         self._done = False
 
@@ -108,6 +109,11 @@ class Parser:
     def amid_call(self) -> bool:
         """Whether the text ends, so far, inside a call."""
         return self._sink is not None
+
+    @property
+    def amid_opening(self) -> bool:
+        """Whether it ends behind a call's first marker, before it is known whether it is a call."""
+        return self._opening
 
     def finish(self, *, cut: bool = False) -> list[Event]:
         """The events that the end of the text makes certain; `cut`: it was not the model's end."""
@@ -175,7 +181,9 @@ class Parser:
         """Reads the call that begins here, if one does."""
         reader, form = self._reader, self._format
         at_start = not (self._content.begun or surely)
+        self._opening = True
         opening = yield from form.open(reader, self._tools, known_only=surely, at_start=at_start)
+        self._opening = False
         if isinstance(opening, str):
             prose.write(opening)
             return False

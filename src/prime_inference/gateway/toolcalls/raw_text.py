@@ -43,6 +43,10 @@ class RawText:
     def amid_call(self) -> bool:
         return self._parser.amid_call
 
+    @property
+    def amid_markup(self) -> bool:
+        return self._parser.amid_call or self._parser.amid_opening
+
     def _delta(self, events: Iterable[Event]) -> Message:
         content: list[str] = []
         reasoning: list[str] = []

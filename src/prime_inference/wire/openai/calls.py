@@ -38,6 +38,11 @@ class TextReader(Protocol):
         """Whether the text ends inside a call."""
         ...
 
+    @property
+    def amid_markup(self) -> bool:
+        """Whether it ends inside a call, or what has begun as one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CallRules:

@@ -266,10 +266,11 @@ class AnswerStream:
         """What only the end of the answer makes certain."""
         delta = Message()
         by_length = state.finish == "length"
-        cut = by_length or self._may_have_stopped(state)
-        amid_last = by_length or state.met_stop is True
+        may_have_stopped = self._may_have_stopped(state)
+        cut, amid_last = by_length or may_have_stopped, by_length or state.met_stop is True
         if state.reader is not None:
-            delta = state.reader.finish(cut=cut)
+            # where the engine does not tell, text that is surely no call is the model's own end
+            delta = state.reader.finish(cut=amid_last or (cut and state.reader.amid_markup))
             amid_last = state.reader.amid_call
             state.reader = None
             if delta.tool_calls:
