@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.domain.tool_verdict import ToolError, ToolVerdict
@@ -183,6 +183,7 @@ def test_equal_deployments_are_seldom_taken_for_different():
     assert len(seen.changes) <= 1
 
 
+@settings(deadline=None)  # for busy machines
 @given(
     st.lists(
         st.tuples(
@@ -207,6 +208,7 @@ def test_the_best_that_is_known_is_never_behind_and_nobody_is_lost(steps):
     assert bool(seen.ranking.best(names)) == bool(names)
 
 
+@settings(deadline=None)  # for busy machines
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.booleans(), st.floats(0, WINDOW_S / 20)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_inference.wire.openai.json_end import JsonEnd
@@ -25,6 +25,7 @@ def is_document(text: str) -> bool:
         return False
 
 
+@settings(deadline=None)  # for busy machines
 @given(VALUES, st.data())
 def test_a_document_is_whole_from_its_last_bracket_on(value, data):
     text = json.dumps({"v": value}, ensure_ascii=False) + " \n"
@@ -38,6 +39,7 @@ def test_a_document_is_whole_from_its_last_bracket_on(value, data):
     assert end.is_whole(given_pieces)
 
 
+@settings(deadline=None)  # for busy machines
 @given(PIECES, st.integers(1, 4))
 def test_what_is_no_document_is_never_whole_and_one_that_went_on_is_none(pieces, every):
     end, given_pieces = JsonEnd(), list[str]()
