@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.dynamo.cases import CASES, SPEEDUP, Case
-from benchmarks.dynamo.report import Measured, write_report
+from benchmarks.dynamo.report import Measured, keep, write_report
 from prime_inference.bench.agents.generate import LogNormal, generate
 from prime_inference.bench.agents.plan import Options, Point
 from prime_inference.bench.agents.point import PointRun
@@ -60,7 +60,7 @@ SIMULATED = (
     f"the engines: Dynamo 1.6.1's mocker, its default timing stretched {1 / SPEEDUP:g} times",
 )
 NOTES = (
-    "real: Dynamo's frontend, router, discovery, KV events, request plane; our launcher and gateway",
+    "real: Dynamo's frontend, router, discovery, events, request plane; our launcher, gateway",
 )
 
 
@@ -97,7 +97,7 @@ async def datacenter(case: Case, tokenizer: Path) -> AsyncIterator[tuple[StateFo
             child.wait(60)
 
 
-async def measure(case: Case, arguments: argparse.Namespace, cold: float, out: Path) -> Measured:
+async def measure(case: Case, arguments: argparse.Namespace, cold: float, out: Path) -> None:
     """One case at one rate of cold arrivals, over all seeds."""
     options = Options(
         seconds=arguments.seconds,
@@ -126,19 +126,18 @@ async def measure(case: Case, arguments: argparse.Namespace, cold: float, out: P
         status = await ask(folder, Command("caches"))
         (caches,) = [one["caches"] for one in status["deployments"]]
     report = msgspec.convert(caches, CacheReport, strict=False)
-    return Measured(case, cold, out, report.hit_rate)
+    keep(out, Measured(case, cold, report.hit_rate))
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    measured = []
     for case in CASES:
         if arguments.only and case.name not in arguments.only:
             continue
         for cold in arguments.cold:
             out = arguments.out / f"{case.name}-cold-{cold:g}"
             out.mkdir(parents=True, exist_ok=True)
-            measured.append(await measure(case, arguments, cold, out))
-    write_report(arguments.out, measured)
+            await measure(case, arguments, cold, out)
+    write_report(arguments.out)
 
 
 def numbers(text: str) -> list[float]:
@@ -154,7 +153,11 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--sessions", type=int, default=16, help="lanes at a time")
     parser.add_argument("--cold", type=numbers, default=[0.0, 1.5], help="cold arrivals a second")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="names of cases")
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        help="names of cases; others keep what they have",
+    )
     arguments = parser.parse_args(argv)
     cache = Path(os.environ.get("PRIME_CACHE_DIR") or Path.home() / ".cache" / "prime-inference")
     weights = fetch(SMOLLM2_135M, cache, lambda done, total: None)  # its tokenizer is inside

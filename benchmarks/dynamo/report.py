@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from benchmarks.dynamo.cases import PAIRS, Case
+from benchmarks.dynamo.cases import CASES, PAIRS, Case
 from prime_inference.bench.agents.compare import Comparison, compare
 from prime_inference.bench.agents.metrics import Hardware, Slo
 from prime_inference.bench.agents.provenance import Provenance
@@ -21,15 +21,14 @@ COLUMNS = (
     "case", "cold/s", "warm TTFT p50 s", "warm TTFT p90 s", "cold TTFT p90 s", "ITL p90 ms",
     "warm E2E p90 tok/s/user", "output tok/s/GPU", "ok / failed", "router's hit rate", "valid",
 )  # fmt: skip
-HIT_NOTE = "only a KV-aware router tells what it found cached"
+FILE = "measured.json"
 
 
 class Measured(Struct, frozen=True):
-    """A case at one rate of cold arrivals, and where its results are."""
+    """A case at one rate of cold arrivals; its folder has the records."""
 
     case: Case
     cold: float
-    folder: Path
     hit_rate: float | None  # over the whole of it, warm-up included; of the KV-aware router
 
 
@@ -70,15 +69,27 @@ class Document(Struct, frozen=True):
     pairs: list[Pair]
 
 
-def write_report(out: Path, measured: Sequence[Measured]) -> None:
-    """Write summary.json, table.md and dynamo.png into `out`, and print the table."""
-    summaries = {
-        (one.case.name, one.cold): summarise(read_results(one.folder), Slo(), Hardware(GPUS, None))
-        for one in measured
+def keep(folder: Path, measured: Measured) -> None:
+    """Write it beside its records."""
+    (folder / FILE).write_bytes(msgspec.json.encode(measured))
+
+
+def write_report(out: Path) -> None:
+    """Write summary.json, table.md and dynamo.png of all that lies in `out`; print the table."""
+    files = {
+        file.parent: msgspec.json.decode(file.read_bytes(), type=Measured)
+        for file in out.glob(f"*/{FILE}")
     }
-    rows = [_row(one, summaries[one.case.name, one.cold]) for one in measured]
-    pairs = list(_pairs(measured))
-    (first, *_) = summaries.values()
+    order = [case.name for case in CASES]
+    measured = dict(
+        sorted(files.items(), key=lambda each: (order.index(each[1].case.name), each[1].cold))
+    )
+    summaries = {
+        folder: summarise(read_results(folder), Slo(), Hardware(GPUS, None)) for folder in measured
+    }
+    rows = [_row(one, summaries[folder]) for folder, one in measured.items()]
+    pairs = _pairs(measured)
+    first = next(iter(summaries.values()))
     document = Document(first.provenance, rows, pairs)
     text = msgspec.json.format(msgspec.json.encode(document), indent=1)
     (out / "summary.json").write_bytes(text)
@@ -113,11 +124,11 @@ def _row(one: Measured, summary: Summary) -> Row:
     )
 
 
-def _pairs(measured: Sequence[Measured]) -> list[Pair]:
-    folders = {(one.case.name, one.cold): one.folder for one in measured}
+def _pairs(measured: Mapping[Path, Measured]) -> list[Pair]:
+    folders = {(one.case.name, one.cold): folder for folder, one in measured.items()}
     found = []
     for a, b in PAIRS:
-        for cold in sorted({one.cold for one in measured}):
+        for cold in sorted({one.cold for one in measured.values()}):
             if (a, cold) in folders and (b, cold) in folders:
                 results = (read_results(folders[name, cold]) for name in (a, b))
                 found.append(Pair(a, b, cold, compare(*results)))
