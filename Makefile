@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls test-dynamo quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls test-dynamo quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-dynamo bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -160,6 +160,9 @@ bench-gateway: $(VENV)/bench bench-tools $(PEERS:%=.envs/%/ready)  ## the gatewa
 
 bench-gateway-quick: $(VENV)/bench bench-tools  ## the same in three minutes, with the peers installed already
 	$(BIN)/python -m prime_inference.bench.gateway --quick $(BENCH)
+
+bench-dynamo: $(VENV)/bench .envs/dynamo/ready  ## agents' sessions on real Dynamo processes (half an hour): make bench-dynamo BENCH="--seeds 1"
+	$(BIN)/python -m benchmarks.dynamo $(BENCH)
 
 bench-gateway-soak: $(VENV)/bench  ## ten minutes of load on the gateway: does its memory grow?
 	$(BIN)/python -m prime_inference.bench.gateway --soak 10 $(BENCH)

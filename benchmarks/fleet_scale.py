@@ -22,8 +22,8 @@ from pathlib import Path
 from random import Random
 
 from msgspec.structs import replace
-from prime_inference.adapters.files.ready_catalog import ReadyCatalog
 
+from prime_inference.adapters.files.ready_fleet import ReadyFleet
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.controller import Controller
 from prime_inference.fleet.controller.reconcile import Found, Start, digest, reconcile
@@ -110,14 +110,14 @@ def measure(count: int) -> dict[str, float]:
         file = Path(folder) / "deployments.json"
         result["write_list_ms"] = median_ms(lambda: write_ready(file, lists[-1]))
         result["list_kb"] = file.stat().st_size / 1024
-        result["gateway_read_ms"] = median_ms(lambda: _catalog(file).read())
-        catalog = _catalog(file)
-        catalog.read()
+        result["gateway_read_ms"] = median_ms(lambda: _ready(file).read())
+        ready = _ready(file)
+        ready.read()
         guard = _guard()
         began = time.perf_counter()
-        _configure(guard, catalog)
+        guard.configure(ready.deployments)
         result["guard_first_ms"] = (time.perf_counter() - began) * 1000
-        result["guard_again_ms"] = median_ms(lambda: _configure(guard, catalog))
+        result["guard_again_ms"] = median_ms(lambda: guard.configure(ready.deployments))
     one = fleet(1)[0]
     result["render_one_ms"] = median_ms(lambda: deployment_documents(one, "prime"))
     result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -129,17 +129,12 @@ async def _until_steady(controller: Controller) -> None:
         pass
 
 
-def _catalog(file: Path) -> ReadyCatalog:
-    return ReadyCatalog(file, frozenset({"tools"}), time.time)
+def _ready(file: Path) -> ReadyFleet:
+    return ReadyFleet(file, frozenset({"tools"}), time.time)
 
 
 def _guard() -> Guard:
     return Guard("bench", Settings(), time.monotonic, Random(1))
-
-
-def _configure(guard: Guard, catalog: ReadyCatalog) -> None:
-    models = catalog.models()
-    guard.configure(one for model in models for one in catalog.deployments(model.id))
 
 
 def main() -> None:

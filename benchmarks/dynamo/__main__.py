@@ -146,7 +146,7 @@ def numbers(text: str) -> list[float]:
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.dynamo", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("bench-dynamo"))
+    parser.add_argument("--out", type=Path, default=Path(".state/bench-dynamo"))
     parser.add_argument("--seconds", type=float, default=30.0, help="of a point")
     parser.add_argument(
         "--seeds", type=lambda text: [int(n) for n in numbers(text)], default=[1, 2, 3]

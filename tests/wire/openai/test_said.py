@@ -92,8 +92,11 @@ def test_text_that_the_next_engine_was_not_given_is_not_said_twice():
     said = Said(None)
     take(said, vllm("one \n"), 2)
     said.taken_up(None, again=" \n")
-    assert take(said, vllm(" "), 1).choices[0].delta.content is None
-    assert take(said, vllm("\ntwo"), 2).choices[0].delta.content == "two"
+    deltas = [
+        take(said, vllm(text), count).choices[0].delta
+        for count, text in enumerate((" ", "\ntwo"), 1)
+    ]
+    assert [delta and delta.content for delta in deltas] == [None, "two"]
     take(said, vllm(" \nthree"), 4)
     assert said.text == "one \ntwo \nthree"
     assert said.tokens == 5  # one of the six was said before
