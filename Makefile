@@ -162,7 +162,7 @@ bench-gateway-quick: $(VENV)/bench bench-tools  ## the same in three minutes, wi
 	$(BIN)/python -m prime_inference.bench.gateway --quick $(BENCH)
 
 bench-dynamo: $(VENV)/bench .envs/dynamo/ready  ## agents' sessions on real Dynamo processes (half an hour): make bench-dynamo BENCH="--seeds 1"
-	$(BIN)/python -m benchmarks.dynamo $(BENCH)
+	$(BIN)/python -m benchmarks.dynamo_agents $(BENCH)
 
 bench-gateway-soak: $(VENV)/bench  ## ten minutes of load on the gateway: does its memory grow?
 	$(BIN)/python -m prime_inference.bench.gateway --soak 10 $(BENCH)

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.dynamo.cases import CASES, SPEEDUP, Case
-from benchmarks.dynamo.report import Measured, keep, write_report
+from benchmarks.dynamo_agents.cases import CASES, SPEEDUP, Case
+from benchmarks.dynamo_agents.report import Measured, keep, write_report
 from prime_inference.bench.agents.generate import LogNormal, generate
 from prime_inference.bench.agents.plan import Options, Point
 from prime_inference.bench.agents.point import PointRun
@@ -145,7 +145,7 @@ def numbers(text: str) -> list[float]:
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.dynamo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.dynamo_agents", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(".state/bench-dynamo"))
     parser.add_argument("--seconds", type=float, default=30.0, help="of a point")
     parser.add_argument(

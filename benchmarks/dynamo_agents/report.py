@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from benchmarks.dynamo.cases import CASES, PAIRS, Case
+from benchmarks.dynamo_agents.cases import CASES, PAIRS, Case
 from prime_inference.bench.agents.compare import Comparison, compare
 from prime_inference.bench.agents.metrics import Hardware, Slo
 from prime_inference.bench.agents.provenance import Provenance
@@ -18,7 +18,7 @@ from prime_inference.bench.agents.summary import Band, Summary, summarise
 
 GPUS = 4  # workers, each of which plays one
 COLUMNS = (
-    "case", "cold/s", "warm TTFT p50 s", "warm TTFT p90 s", "cold TTFT p90 s", "ITL p90 ms",
+    "case", "cold/s", "warm TTFT p50 s", "warm TTFT p90 s", "cold TTFT p90 s", "warm ITL p90 ms",
     "warm E2E p90 tok/s/user", "output tok/s/GPU", "ok / failed", "router's hit rate", "valid",
 )  # fmt: skip
 FILE = "measured.json"
@@ -176,13 +176,14 @@ def _pair_table(pairs: Sequence[Pair]) -> str:
 def _draw(path: Path, rows: Sequence[Row], simulated: Sequence[str]) -> None:
     from matplotlib.figure import Figure  # the extra `bench`
 
-    figure = Figure(figsize=(9.0, 7.0), layout="constrained")
-    panels: Any = figure.subplots(2, 1, sharex=True)
+    figure = Figure(figsize=(9.0, 9.0), layout="constrained")
+    panels: Any = figure.subplots(3, 1, sharex=True)
     names = list(dict.fromkeys(row.case for row in rows))
     rates = sorted({row.cold_rate for row in rows})
     for axes, title, of in (
         (panels[0], "warm time to first token, P90 (s)", lambda row: row.warm_ttft_p90),
-        (panels[1], "warm E2E interactivity, P90 (tok/s/user)", lambda row: row.warm_e2e_p90),
+        (panels[1], "warm inter-token latency, P90 (s)", lambda row: row.itl_p90),
+        (panels[2], "warm E2E interactivity, P90 (tok/s/user)", lambda row: row.warm_e2e_p90),
     ):
         for number, rate in enumerate(rates):
             bands = {row.case: of(row) for row in rows if row.cold_rate == rate}
@@ -196,7 +197,7 @@ def _draw(path: Path, rows: Sequence[Row], simulated: Sequence[str]) -> None:
         axes.set_ylabel(title)
         axes.grid(axis="y", alpha=0.3)
         axes.legend()
-    panels[1].set_xticks(range(len(names)), names)
+    panels[2].set_xticks(range(len(names)), names)
     notices = [f"SIMULATED: {notice}" for notice in simulated]
     if not all(row.valid for row in rows):
         notices.append("NOT VALID in part: see summary.json")
