@@ -64,11 +64,14 @@ class Simulated:
 def fleet(count: int, version: int = 1) -> list[PlannedDeployment]:
     """`count` deployments of `WORKERS` workers, over models and datacenters."""
     base = find_spec("mocker")
-    pools = {
-        "prefill": replace(base.topology.prefill, replicas=WORKERS // 2),
-        "decode": replace(base.topology.decode, replicas=WORKERS // 2),
-    }
-    topology = replace(base.topology, **pools)
+    prefill, decode = base.topology.prefill, base.topology.decode
+    assert prefill is not None
+    assert decode is not None
+    topology = replace(
+        base.topology,
+        prefill=replace(prefill, replicas=WORKERS // 2),
+        decode=replace(decode, replicas=WORKERS // 2),
+    )
     return [
         PlannedDeployment(
             f"d{at}",
@@ -97,7 +100,11 @@ def measure(count: int) -> dict[str, float]:
     wanted = [(one, digest(one)) for one in fleet(count)]
     lists: list[list[ReadyDeployment]] = []
     datacenters = [Simulated(f"dc{at}") for at in range(DATACENTERS)]
-    controller = Controller(datacenters, lists.append, notice_seconds=0.0)
+
+    async def publish(ready: list[ReadyDeployment]) -> None:
+        lists.append(ready)
+
+    controller = Controller(datacenters, publish, notice_seconds=0.0)
     result: dict[str, float] = {"deployments": count, "workers": count * WORKERS}
     result["want_ms"] = median_ms(lambda: controller.want(fleet(count)))
     asyncio.run(_until_steady(controller))
@@ -110,14 +117,14 @@ def measure(count: int) -> dict[str, float]:
         file = Path(folder) / "deployments.json"
         result["write_list_ms"] = median_ms(lambda: write_ready(file, lists[-1]))
         result["list_kb"] = file.stat().st_size / 1024
-        result["gateway_read_ms"] = median_ms(lambda: _ready(file).read())
-        ready = _ready(file)
-        ready.read()
+        result["gateway_read_ms"] = median_ms(lambda: _catalog(file).read())
+        catalog = _catalog(file)
+        catalog.read()
         guard = _guard()
         began = time.perf_counter()
-        guard.configure(ready.deployments)
+        _configure(guard, catalog)
         result["guard_first_ms"] = (time.perf_counter() - began) * 1000
-        result["guard_again_ms"] = median_ms(lambda: guard.configure(ready.deployments))
+        result["guard_again_ms"] = median_ms(lambda: _configure(guard, catalog))
     one = fleet(1)[0]
     result["render_one_ms"] = median_ms(lambda: deployment_documents(one, "prime"))
     result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -129,12 +136,16 @@ async def _until_steady(controller: Controller) -> None:
         pass
 
 
-def _ready(file: Path) -> ReadyFleet:
+def _catalog(file: Path) -> ReadyFleet:
     return ReadyFleet(file, frozenset({"tools"}), time.time)
 
 
 def _guard() -> Guard:
     return Guard("bench", Settings(), time.monotonic, Random(1))
+
+
+def _configure(guard: Guard, catalog: ReadyFleet) -> None:
+    guard.configure(catalog.deployments)
 
 
 def main() -> None:

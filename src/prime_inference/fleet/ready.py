@@ -1,21 +1,24 @@
 """The list of deployments that are ready: where the fleet and the gateways meet.
 
 A JSON file, replaced whole, so that a gateway can follow it by its modification time and a
-ConfigMap can carry it. Its order says nothing; ids are unique.
+ConfigMap can carry it. Its order says nothing; ids are unique. `down` names those that were
+ready and were found not to be: requests that wait there need not wait any longer. What was
+drained, or is no longer wanted, is in neither list.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from prime_inference.fleet.fleet import PlannedDeployment
+from prime_inference.fleet.fleet import DatacenterEntry, PlannedDeployment
 
 
 class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,11 +52,29 @@ class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Document(Struct, frozen=True):
     deployments: list[ReadyDeployment]
+    down: list[str] = []
 
 
-def ready_document(deployments: Sequence[ReadyDeployment]) -> bytes:
+def reachable_from(
+    here: str, ready: Iterable[ReadyDeployment], datacenters: Iterable[DatacenterEntry]
+) -> list[ReadyDeployment]:
+    """Those that a gateway of datacenter `here` can reach, its own first.
+
+    Others are reached at what their datacenter says of itself; where it says nothing, not.
+    """
+    elsewhere = {entry.id: entry.frontend_url for entry in datacenters}
+    found = []
+    for one in sorted(ready, key=lambda one: one.datacenter != here):
+        if one.datacenter == here:
+            found.append(one)
+        elif template := elsewhere.get(one.datacenter):
+            found.append(replace(one, base_url=template.replace("{deployment}", one.id)))
+    return found
+
+
+def ready_document(deployments: Sequence[ReadyDeployment], down: Collection[str] = ()) -> bytes:
     """The file's content."""
-    return msgspec.json.encode(_Document(list(deployments)))
+    return msgspec.json.encode(_Document(list(deployments), sorted(down)))
 
 
 def parse_ready(data: bytes) -> list[ReadyDeployment]:
@@ -61,9 +82,16 @@ def parse_ready(data: bytes) -> list[ReadyDeployment]:
     return msgspec.json.decode(data, type=_Document).deployments
 
 
-def write_ready(path: Path, deployments: Sequence[ReadyDeployment]) -> None:
+def parse_down(data: bytes) -> list[str]:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=_Document).down
+
+
+def write_ready(
+    path: Path, deployments: Sequence[ReadyDeployment], down: Collection[str] = ()
+) -> None:
     """Replace the file in one step. Raises OSError."""
-    replace_file(path, ready_document(deployments))
+    replace_file(path, ready_document(deployments, down))
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from prime_inference.fleet.caches import CacheReport, cache_report
+from prime_inference.domain.caches import CacheReport
+from prime_inference.fleet.caches import cache_report
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
@@ -69,6 +70,11 @@ class RunningDeployment:
         return self.record.running and self._lifecycle.state in SERVING
 
     @property
+    def down(self) -> bool:
+        """Whether it is to serve and does not, so that requests wait there in vain."""
+        return self.record.running and self._lifecycle.down
+
+    @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.record.port}/v1"
 
@@ -103,7 +109,7 @@ class RunningDeployment:
             seen=seen,
         )
         if after != before:
-            log.info("%s is %s", self.planned.id, after)
+            log.info("deployment %s is %s", self.planned.id, after)
 
     # -- what is done to it
 
@@ -222,7 +228,7 @@ class RunningDeployment:
                 )
 
     def _keep(self, record: ProcessRecord) -> None:
-        keeper = Keeper(record, self._start, self._save, self._responds)
+        keeper = Keeper(record, self._start, self._save, self._responds, deployment=self.planned.id)
         self._keepers[record.process.name] = keeper
         keeper.run()
 
