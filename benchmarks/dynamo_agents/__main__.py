@@ -27,9 +27,9 @@ from prime_inference.bench.agents.point import PointRun
 from prime_inference.bench.agents.records import Record
 from prime_inference.bench.agents.run import Run, Target, sweep
 from prime_inference.bench.agents.scale import Scale, scaled
+from prime_inference.domain.caches import CacheReport
 from prime_inference.engines.dynamo.tokenizer import write_model_folder
 from prime_inference.engines.local.weights import SMOLLM2_135M, fetch
-from prime_inference.fleet.caches import CacheReport
 from prime_inference.fleet.fleet import read_fleet
 from prime_inference.fleet.launcher.control import Command, ask
 from prime_inference.fleet.launcher.run import (

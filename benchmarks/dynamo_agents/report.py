@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _band(band: Band, factor: float = 1, digits: int = 2) -> str:
-    if band.median != band.median:
+    if math.isnan(band.median):
         return "-"
     low, middle, high = (
         f"{value * factor:.{digits}f}" for value in (band.low, band.median, band.high)
@@ -176,17 +177,17 @@ def _pair_table(pairs: Sequence[Pair]) -> str:
 def _draw(path: Path, rows: Sequence[Row], simulated: Sequence[str]) -> None:
     from matplotlib.figure import Figure  # the extra `bench`
 
-    figure = Figure(figsize=(9.0, 9.0), layout="constrained")
+    figure: Any = Figure(figsize=(9.0, 9.0), layout="constrained")
     panels: Any = figure.subplots(3, 1, sharex=True)
     names = list(dict.fromkeys(row.case for row in rows))
     rates = sorted({row.cold_rate for row in rows})
-    for axes, title, of in (
-        (panels[0], "warm time to first token, P90 (s)", lambda row: row.warm_ttft_p90),
-        (panels[1], "warm inter-token latency, P90 (s)", lambda row: row.itl_p90),
-        (panels[2], "warm E2E interactivity, P90 (tok/s/user)", lambda row: row.warm_e2e_p90),
+    for axes, title, field in (
+        (panels[0], "warm time to first token, P90 (s)", "warm_ttft_p90"),
+        (panels[1], "warm inter-token latency, P90 (s)", "itl_p90"),
+        (panels[2], "warm E2E interactivity, P90 (tok/s/user)", "warm_e2e_p90"),
     ):
         for number, rate in enumerate(rates):
-            bands = {row.case: of(row) for row in rows if row.cold_rate == rate}
+            bands = {row.case: getattr(row, field) for row in rows if row.cold_rate == rate}
             at = [names.index(name) + 0.36 * (number - (len(rates) - 1) / 2) for name in bands]
             middles = [band.median for band in bands.values()]
             spread = [
