@@ -11,6 +11,7 @@ import msgspec
 
 from prime_inference.fleet.hardware import GPUS
 from prime_inference.fleet.spec import PoolSpec, RouterSpec, Spec
+from prime_inference.fleet.vllm_cpu import engine_arguments, memory_arguments
 
 DATA_PARALLEL_PORT = 13_345  # ranks of one replica find each other here
 KV_EVENTS_PORT = 5557  # vLLM's own default
@@ -121,7 +122,7 @@ def mooncake_config(spec: Spec, master: str) -> dict[str, object]:
         "mode": "embedded",
         "metadata_server": "P2PHANDSHAKE",
         "master_server_address": master,
-        "protocol": "rdma",
+        "protocol": "rdma" if GPUS[spec.hardware.gpu].capability else "tcp",
         "device_name": "",
         "global_segment_size": spec.kv.host_tier.gib_per_gpu << 30,
         "local_buffer_size": 4 << 30,
@@ -136,17 +137,18 @@ def nodes_of(spec: Spec, pool: PoolSpec) -> int:
 def _vllm(
     spec: Spec, role: str, pool: PoolSpec, source: str, ports: WorkerPorts, rank: NodeRank | None
 ) -> list[str]:
-    parallel = pool.parallelism
+    parallel, gpu = pool.parallelism, GPUS[spec.hardware.gpu]
     result = [
         "--model", source,
         "--served-model-name", spec.model.id,
         "--max-model-len", str(spec.model.context_tokens),
         "--kv-cache-dtype", VLLM_KV_DTYPES[spec.kv.format],
         "--block-size", str(spec.kv.block_tokens),
-        "--gpu-memory-utilization", str(spec.kv.memory_fraction),
+        *memory_arguments(gpu, spec.kv.memory_fraction),
         "--max-num-batched-tokens", str(pool.tokens_per_step),
         "--max-num-seqs", str(pool.sequences),
         "--tensor-parallel-size", str(parallel.tensor),
+        *engine_arguments(gpu),
     ]  # fmt: skip
     if parallel.data > 1:
         result += ["--data-parallel-size", str(parallel.data)]

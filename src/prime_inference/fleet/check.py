@@ -62,8 +62,8 @@ def _numbers(spec: Spec, model: Architecture) -> Iterator[str]:
         )
     if spec.limits.slots < 1:
         yield f"limits.slots {spec.limits.slots} is below 1"
-    if not 0.1 <= spec.kv.memory_fraction <= 0.98:
-        yield f"kv.memory_fraction {spec.kv.memory_fraction} is not within 0.1 and 0.98"
+    if not 0.01 <= spec.kv.memory_fraction <= 0.98:
+        yield f"kv.memory_fraction {spec.kv.memory_fraction} is not within 0.01 and 0.98"
     for role, pool in spec.topology.pools.items():
         if not 1 <= pool.replicas <= MAX_COMPONENTS:
             yield f"topology.{role}.replicas {pool.replicas} is not within 1 and {MAX_COMPONENTS}"
