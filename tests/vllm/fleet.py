@@ -40,7 +40,8 @@ class Fleet:
 
     @property
     def model_folder(self) -> Path:
-        return self.folder.folder / "models" / self.deployment["id"] / "bytes"
+        """Where the launcher wrote the model that the workers were given."""
+        return self.folder.folder / "models" / str(self.deployment["id"]) / "bytes"
 
     async def ask(self, messages: list[Any], **fields: Any) -> Any:
         """The gateway's answer."""
@@ -93,7 +94,7 @@ async def running(text: str, state_dir: Path, python: str) -> AsyncIterator[Flee
         except FleetRefused as error:
             raise AssertionError(f"{error}\n{last_words(folder)}") from error
         print(f"ready after {time.monotonic() - began:.0f} s")
-        async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
             yield Fleet(folder, status, client)
     finally:
         with contextlib.suppress(Exception):

@@ -1,7 +1,8 @@
 """A Mooncake master and two clients that move KV blocks: the second cache tier.
 
-The clients set themselves up with what `mooncake_config` renders, read by vLLM's own code, and
-store and load as vLLM's connector does: pages of all layers gathered into one object.
+The clients set themselves up with what `mooncake_config` renders, but for sizes and RDMA, read by
+vLLM's own code, and store and load as vLLM's connector does: pages of all layers gathered into one
+object. The connector itself needs CUDA.
 """
 
 from __future__ import annotations
@@ -112,10 +113,8 @@ def master(vllm_python, tmp_path_factory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def clients(master, vllm_python, tmp_path_factory) -> Iterator[tuple[Client, Client]]:
     """One that lends its memory to the store, and one that lends none."""
-    tier = {"kv": {"host_tier": {"gib_per_gpu": 1}}}
-    rendered = mooncake_config(find_spec("vllm-cpu", changes=tier), master)
-    assert rendered["protocol"] == "tcp"
-    small = rendered | {"local_buffer_size": BUFFER_BYTES}
+    rendered = mooncake_config(find_spec("glm-5.3-gb200"), master)
+    small = rendered | {"protocol": "tcp", "local_buffer_size": BUFFER_BYTES}
     lender = small | {"global_segment_size": LENT_BYTES}
     guest = small | {"global_segment_size": 0, "mode": "standalone-store"}
     with ExitStack() as stack:

@@ -72,7 +72,9 @@ async def test_the_answer_is_the_models_own(fleet, vllm_python):
         assert answer["choices"][0]["message"]["content"] == own
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "set_light"}}])
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "set_light"}}]
+)
 async def test_a_call_that_must_come_is_one_whatever_the_model_would_write(fleet, choice):
     answers = await asyncio.gather(
         *(
@@ -122,5 +124,3 @@ async def test_the_next_turn_finds_its_prefix(fleet):
     messages += [first["choices"][0]["message"], {"role": "user", "content": "And then?"}]
     usage = (await fleet.ask(messages, max_tokens=8, temperature=0))["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] >= 0.9 * first["usage"]["prompt_tokens"]
-
-

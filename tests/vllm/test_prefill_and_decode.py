@@ -6,7 +6,9 @@ The example of the catalogue as it stands: two prefill workers, one decode worke
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -62,14 +64,16 @@ async def test_kv_that_was_computed_elsewhere_gives_the_models_own_answer(fleet,
     assert after["pulled"] - before["pulled"] == tokens
     assert after["computed"] == after["failed"] == 0
     least = (tokens - len(prompts) * BLOCK_TOKENS) * TOKEN_BYTES
-    assert least < after["bytes"] - before["bytes"] < least + 2 * len(prompts) * BLOCK_TOKENS * TOKEN_BYTES
+    assert (
+        least
+        < after["bytes"] - before["bytes"]
+        < least + 2 * len(prompts) * BLOCK_TOKENS * TOKEN_BYTES
+    )
 
 
 async def test_later_turns_land_on_the_worker_that_has_their_prefix(fleet):
     """The router knows it from the events of vLLM's own cache."""
-    sessions = [
-        [{"role": "user", "content": letters(10 + session, 1500)}] for session in range(4)
-    ]
+    sessions = [[{"role": "user", "content": letters(10 + session, 1500)}] for session in range(4)]
     first = await asyncio.gather(*(turn(fleet, messages) for messages in sessions))
     homes = [answer["nvext"]["worker_id"]["prefill_worker_id"] for answer in first]
     assert len(set(homes)) == 2, "the router had a choice and made none"
@@ -123,3 +127,24 @@ async def test_the_fleet_tells_what_its_caches_and_transfers_do(fleet):
     assert caches["cached_tokens"] > 0
     assert caches["transfer_seconds"] > 0
     assert caches["host_hit_rate"] is None  # there is no second tier
+
+
+async def test_a_killed_prefill_worker_costs_no_answer(fleet):
+    """The last test: the launcher starts another, for which nobody waits here."""
+    pids = {one["name"]: one["pid"] for one in fleet.deployment["processes"]}
+    asked = [
+        asyncio.create_task(
+            fleet.ask([{"role": "user", "content": letters(40 + n, 1500)}], max_tokens=8)
+        )
+        for n in range(6)
+    ]
+    os.killpg(pids["prefill-0"], signal.SIGKILL)
+    asked += [
+        asyncio.create_task(
+            fleet.ask([{"role": "user", "content": letters(50 + n, 1500)}], max_tokens=8)
+        )
+        for n in range(2)
+    ]
+    for answer in await asyncio.gather(*asked):
+        assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+        assert answer["choices"][0]["message"]["content"]

@@ -20,6 +20,7 @@ SYSTEM_PORT = 9090  # health and metrics of a worker, where Dynamo's operator pr
 FRONTEND_PORT = 8000
 MOONCAKE_CONFIG = "/etc/mooncake/config.json"
 
+NIXL_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 VLLM_KV_DTYPES = {"bf16": "auto", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4": "nvfp4_ds_mla"}
 
 
@@ -122,7 +123,7 @@ def mooncake_config(spec: Spec, master: str) -> dict[str, object]:
         "mode": "embedded",
         "metadata_server": "P2PHANDSHAKE",
         "master_server_address": master,
-        "protocol": "rdma" if GPUS[spec.hardware.gpu].capability else "tcp",
+        "protocol": "rdma",
         "device_name": "",
         "global_segment_size": spec.kv.host_tier.gib_per_gpu << 30,
         "local_buffer_size": 4 << 30,
@@ -158,7 +159,7 @@ def _vllm(
         result += _rank_arguments(spec, pool, rank)
     if role != "aggregated":
         result += ["--disaggregation-mode", role]
-    transfer = _transfer(spec)
+    transfer = _transfer(spec, role)
     if transfer is not None:
         result += ["--kv-transfer-config", as_json(transfer)]
     events = {
@@ -191,13 +192,17 @@ def _rank_arguments(spec: Spec, pool: PoolSpec, rank: NodeRank) -> list[str]:
     ]  # fmt: skip
 
 
-def _transfer(spec: Spec) -> dict[str, object] | None:
+def _transfer(spec: Spec, role: str) -> dict[str, object] | None:
     """NIXL between pools, Mooncake's store beneath, or both through one connector."""
     connectors: list[dict[str, object]] = []
     if spec.kv.transfer == "nixl":
         device = "cuda" if GPUS[spec.hardware.gpu].capability else "cpu"
         connectors.append(
-            {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": device}
+            {
+                "kv_connector": "NixlConnector",
+                "kv_role": NIXL_ROLES[role],
+                "kv_buffer_device": device,
+            }
         )
     if spec.kv.host_tier is not None:
         connectors.append({"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"})

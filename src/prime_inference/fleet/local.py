@@ -7,7 +7,7 @@ the variables below are those that it honours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -85,10 +85,10 @@ def worker_process(
     )
 
 
-def _cpu_environment(spec: Spec) -> Mapping[str, str]:
+def _cpu_environment(spec: Spec) -> dict[str, str]:
     """What vLLM's CPU build is told where workers share a machine."""
     on_cpu = spec.engine == "vllm" and not GPUS[spec.hardware.gpu].capability
-    return LOCAL_ENVIRONMENT if on_cpu else {}
+    return dict(LOCAL_ENVIRONMENT) if on_cpu else {}
 
 
 def processes(

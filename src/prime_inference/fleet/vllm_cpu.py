@@ -5,11 +5,24 @@ Here it is for trying the whole path without a GPU: real engine, real transfers,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from prime_inference.fleet.architecture import Architecture
 from prime_inference.fleet.hardware import Gpu
+from prime_inference.fleet.spec import KvSpec
+from prime_inference.kvcache.layout import Layout
+
+
+def reasons_against(kv: KvSpec, model: Architecture) -> Iterator[str]:
+    """What vLLM 0.31's CPU build cannot do."""
+    if kv.layout is not Layout.LBHNC:
+        yield f"kv.layout {kv.layout.value}: vLLM's kernels on CPUs know LBHNC only"
+    if model.indexer is not None:
+        yield f"{model.name} has sparse attention, for which vLLM has no kernels on CPUs"
+    if kv.host_tier is not None:
+        yield "kv.host_tier: vLLM's connector to Mooncake waits for CUDA's events"
 
 
 def memory_arguments(gpu: Gpu, fraction: float) -> list[str]:
@@ -24,10 +37,11 @@ def memory_arguments(gpu: Gpu, fraction: float) -> list[str]:
 
 
 def engine_arguments(gpu: Gpu) -> list[str]:
-    """Of the CPU build: compiling takes minutes and a C++ compiler, which a small model is not worth.
+    """Of the CPU build alone.
 
-    float32, since answers can then be compared: they do not depend on how a prompt was cut into
-    steps. vLLM would cut a model of float32 down to bf16. A plan counts bf16 all the same.
+    Compiling takes minutes and a C++ compiler: too much for a small model. In float32, to which
+    vLLM would prefer bf16, answers can be compared: they do not depend on how a prompt was cut
+    into steps. A plan counts bf16 all the same.
     """
     return [] if gpu.capability else ["--enforce-eager", "--dtype", "float32"]
 
