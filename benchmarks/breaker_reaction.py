@@ -163,7 +163,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder) / "redis.sock"
-        command = [_server(), "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder]
+        command = [str(_server()), "--port", "0", "--unixsocket", str(socket)]
+        command += ["--save", "", "--dir", folder]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             while not socket.exists():

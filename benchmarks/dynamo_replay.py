@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dynamo._core import run_mocker_synthetic_trace_replay  # type: ignore[import-not-found]
+from dynamo._core import run_mocker_synthetic_trace_replay
 
 WORKERS = 4
 SESSIONS = 400

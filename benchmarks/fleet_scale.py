@@ -22,8 +22,8 @@ from pathlib import Path
 from random import Random
 
 from msgspec.structs import replace
-from prime_inference.adapters.files.ready_catalog import ReadyCatalog
 
+from prime_inference.adapters.files.ready_fleet import ReadyFleet
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.controller import Controller
 from prime_inference.fleet.controller.reconcile import Found, Start, digest, reconcile
@@ -64,11 +64,14 @@ class Simulated:
 def fleet(count: int, version: int = 1) -> list[PlannedDeployment]:
     """`count` deployments of `WORKERS` workers, over models and datacenters."""
     base = find_spec("mocker")
-    pools = {
-        "prefill": replace(base.topology.prefill, replicas=WORKERS // 2),
-        "decode": replace(base.topology.decode, replicas=WORKERS // 2),
-    }
-    topology = replace(base.topology, **pools)
+    prefill, decode = base.topology.prefill, base.topology.decode
+    assert prefill is not None
+    assert decode is not None
+    topology = replace(
+        base.topology,
+        prefill=replace(prefill, replicas=WORKERS // 2),
+        decode=replace(decode, replicas=WORKERS // 2),
+    )
     return [
         PlannedDeployment(
             f"d{at}",
@@ -97,7 +100,11 @@ def measure(count: int) -> dict[str, float]:
     wanted = [(one, digest(one)) for one in fleet(count)]
     lists: list[list[ReadyDeployment]] = []
     datacenters = [Simulated(f"dc{at}") for at in range(DATACENTERS)]
-    controller = Controller(datacenters, lists.append, notice_seconds=0.0)
+
+    async def publish(ready: list[ReadyDeployment]) -> None:
+        lists.append(ready)
+
+    controller = Controller(datacenters, publish, notice_seconds=0.0)
     result: dict[str, float] = {"deployments": count, "workers": count * WORKERS}
     result["want_ms"] = median_ms(lambda: controller.want(fleet(count)))
     asyncio.run(_until_steady(controller))
@@ -129,17 +136,16 @@ async def _until_steady(controller: Controller) -> None:
         pass
 
 
-def _catalog(file: Path) -> ReadyCatalog:
-    return ReadyCatalog(file, frozenset({"tools"}), time.time)
+def _catalog(file: Path) -> ReadyFleet:
+    return ReadyFleet(file, frozenset({"tools"}), time.time)
 
 
 def _guard() -> Guard:
     return Guard("bench", Settings(), time.monotonic, Random(1))
 
 
-def _configure(guard: Guard, catalog: ReadyCatalog) -> None:
-    models = catalog.models()
-    guard.configure(one for model in models for one in catalog.deployments(model.id))
+def _configure(guard: Guard, catalog: ReadyFleet) -> None:
+    guard.configure(catalog.deployments)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from prime_inference.adapters.memory.coordination import MemoryStore
@@ -87,10 +88,8 @@ def main() -> None:
     for deployments in (1, 2, 4, 8):
         guard = _guard(deployments)
         plural = "s" if deployments > 1 else ""
-        _report(f"candidates, {deployments} deployment{plural}", lambda g=guard: g.candidates("m"))
-        _report(
-            f"a whole request, {deployments} deployment{plural}", lambda g=guard: _request(g)
-        )  # fmt: skip
+        _report(f"candidates, {deployments} deployment{plural}", partial(guard.candidates, "m"))
+        _report(f"a whole request, {deployments} deployment{plural}", partial(_request, guard))
     guard = _guard(4)
     _report("admit and release", lambda: _admission(guard))
     _report("hedge_after", lambda: guard.hedge_after("dc0/m"))

@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.adapters.sql.open import open_database
-from prime_inference.ports.ledger import UsageFilter
+from prime_inference.ports.ledger import GroupBy, UsageFilter
 
 BATCH = 100_000
 FIRST_DAY = 20_800
@@ -36,7 +37,7 @@ NUMBERS = {
 }
 FALSE = {"sqlite": "0", "postgres": "false"}
 
-PAGES = {
+PAGES: dict[str, tuple[tuple[GroupBy, ...], UsageFilter]] = {
     "a team's year by day": (("day",), UsageFilter(tenant="team-7")),
     "a team's month by key and model": (
         ("key_id", "model"),
@@ -96,8 +97,8 @@ def main() -> None:
         began = time.perf_counter()
         rows = ledger.usage(group_by, where)
         print(f"{page}: {len(rows)} rows in {(time.perf_counter() - began) * 1e3:.1f} ms")
-        statement, parameters = statements.usage(group_by, where)
-        scans += _scans(database, page, statement, parameters)
+        statement, values = statements.usage(group_by, where)
+        scans += _scans(database, page, statement, values)
     tenant = {"tenant": "team-7", "limit": 50, "offset": 0}
     for page, statement, parameters in (
         ("the latest 50 generations", statements.EVENTS, tenant),
@@ -114,7 +115,9 @@ def main() -> None:
         sys.exit("\n".join(scans))
 
 
-def _scans(database: object, page: str, statement: str, parameters: dict[str, object]) -> list[str]:
+def _scans(
+    database: object, page: str, statement: str, parameters: Mapping[str, object]
+) -> list[str]:
     """The lines of its plan that read a whole table."""
     assert hasattr(database, "dialect")
     assert hasattr(database, "snapshot")

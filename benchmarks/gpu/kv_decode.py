@@ -158,7 +158,7 @@ def time_us(variant: Variant, cache: Tensor, batch: int) -> float:
             variant.run(query, cache, indices)
     times = []
     for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()

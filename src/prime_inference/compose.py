@@ -15,6 +15,7 @@ from typing import Any
 
 import uvloop
 
+from prime_inference.adapters.files.cache_reports import CacheReportsFile
 from prime_inference.adapters.files.endpoint_file import EndpointFile
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.adapters.files.ready_fleet import ReadyFleet
@@ -36,9 +37,11 @@ from prime_inference.engines.local.memory import fitting_context, free_memory, r
 from prime_inference.engines.local.revision import revision
 from prime_inference.engines.local.supervisor import LocalEngine
 from prime_inference.engines.local.weights import SMOLLM2_135M, Progress, fetch_in_thread
+from prime_inference.fleet.caches import reports_file
 from prime_inference.gateway.access_log import AccessLog
 from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
+from prime_inference.gateway.cache_figures import CacheFigures, Reports
 from prime_inference.gateway.canary import Canaries
 from prime_inference.gateway.control import ControlListener
 from prime_inference.gateway.decision_log import DecisionLog
@@ -117,12 +120,14 @@ async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> Non
     ready = ReadyFleet(options.deployments, ENGINE_PARAMETERS["dynamo"], time.time)
     ready.read()
     catalog = MemoryCatalog(ready.models, ready.deployments)
+    caches = CacheReportsFile(reports_file(options.deployments), time.time)
     with holding(options.listen.state_dir):
         async with listening(
             catalog,
             options.listen,
             ready.not_ready,
             follow=lambda live: ready.follow(live.replace),
+            cache_reports=caches.latest,
         ) as (endpoint, stop):
             announce(endpoint(next((model.id for model in catalog.models()), "")))
             await stop()
@@ -135,13 +140,14 @@ async def listening(
     not_ready: Callable[[], str | None],
     random: Random | None = None,
     follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None = None,
+    cache_reports: Reports = dict,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
     """A gateway's two listeners over `catalog`.
 
     Yields a function that describes the endpoint for a model and one that waits for the
     signal to stop and then drains, which may raise StoppedAtOnce. `random` breaks ties
-    between deployments; `follow` changes the fleet while it is served. Raises
-    StateFolderError, OSError for a port in use.
+    between deployments; `follow` changes the fleet while it is served; `cache_reports` is what
+    the fleet's workers tell of their caches. Raises StateFolderError, OSError for a port in use.
     """
     keys = FileKeyStore.open(options.state_dir, time.time())
     async with contextlib.AsyncExitStack() as stack:
@@ -150,7 +156,9 @@ async def listening(
             parts = await stack.enter_async_context(
                 billing_parts(options.billing, options.state_dir, keys)
             )
-        listeners = _listening(catalog, options, not_ready, random, follow, keys, parts)
+        listeners = _listening(
+            catalog, options, not_ready, random, follow, cache_reports, keys, parts
+        )
         yield await stack.enter_async_context(listeners)
 
 
@@ -161,6 +169,7 @@ async def _listening(
     not_ready: Callable[[], str | None],
     random: Random | None,
     follow: Callable[[LiveFleet], Coroutine[Any, Any, None]] | None,
+    cache_reports: Reports,
     keys: FileKeyStore,
     parts: BillingParts | None,
 ) -> AsyncIterator[tuple[Callable[[str], Endpoint], Callable[[], Coroutine[Any, Any, None]]]]:
@@ -203,12 +212,14 @@ async def _listening(
     )
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard)
+    caches = CacheFigures(catalog, upstreams, cache_reports, loop.time)
     metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
+    metrics.register(caches)
     control = ControlListener(
         metrics,
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
-        FleetApi(live, lambda: fleet_view(live, catalog, guard), keys.own_key),
+        FleetApi(live, lambda: fleet_view(live, catalog, guard, caches.views()), keys.own_key),
         admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)

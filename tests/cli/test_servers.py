@@ -290,6 +290,23 @@ def test_a_chat_that_is_told_to_end_stops_its_server_and_leaves_no_folder(
         os.kill(pid, 0)
 
 
+def test_a_private_server_leaves_nothing_when_whoever_started_it_is_killed(
+    environment: dict[str, str], tmp_path: Path
+):
+    folder = tmp_path / "state"
+    command = [*INFERENCE, "serve", "--private", "-o", "json", "--state-dir", str(folder)]
+    command += ["--config", str(EXAMPLE), *FREE_PORTS]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert announced(process.stdout)["base_url"]
+        assert folder.exists()
+        assert process.stdin is not None
+        process.stdin.close()  # as the kernel does it
+        assert process.wait(20) == 0
+    assert not folder.exists()
+
+
 def test_a_private_server_that_does_not_come_up_is_an_error():
     with (
         pytest.raises(ServerFailed, match="exit code 7"),

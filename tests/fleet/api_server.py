@@ -91,6 +91,9 @@ class ApiServer:
         self.history: list[tuple[int, str, str, Object]] = []
         self.conflicts = 0  # writes that will meet somebody else's first
         self.watches = 0
+        self.silent = False  # as a server that nobody reaches
+        self.refused = 0  # calls that met that
+        self.tokens: set[str] = set()  # what callers proved themselves with
         self._changed = asyncio.Condition()
         self._cut = 0
         self._server: asyncio.Server | None = None
@@ -144,6 +147,11 @@ class ApiServer:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 method, target, _ = head.split(" ", 2)
+                if self.silent:
+                    self.refused += 1
+                    return
+                if token := re.search(r"^authorization: (.+)\r$", head, re.I | re.M):
+                    self.tokens.add(token[1])
                 length = re.search(r"content-length: (\d+)", head, re.I)
                 body = await reader.readexactly(int(length[1])) if length else b""
                 url = urlsplit(target)

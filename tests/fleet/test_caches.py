@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from prime_inference.fleet.caches import CacheReport, cache_report, families
+from prime_inference.domain.caches import CacheReport
+from prime_inference.fleet.caches import cache_report
+from prime_inference.gateway.cache_figures import report_families
 
 ROUTER = """
 # TYPE dynamo_component_router_input_sequence_tokens histogram
@@ -69,7 +71,7 @@ def test_what_nobody_says_is_not_zero():
 def test_reports_in_prometheus_form():
     class Reports:
         def collect(self):
-            return families([("x", "dc-a", cache_report(ROUTER, [VLLM]))])
+            return report_families([("x", "dc-a", cache_report(ROUTER, [VLLM]))])
 
     registry = CollectorRegistry()
     registry.register(Reports())

@@ -53,7 +53,7 @@ class Lists:
     def __init__(self):
         self.all = []
 
-    def __call__(self, ready):
+    async def __call__(self, ready):
         self.all.append([one.id for one in ready])
 
     @property
@@ -256,6 +256,33 @@ async def test_a_datacenter_that_does_not_answer_keeps_what_is_listed(server, cl
     assert lists.last == both
 
 
+async def test_nothing_is_drained_that_a_gateway_may_still_know(server, cluster):
+    class Deaf(Lists):
+        hears = True
+
+        async def __call__(self, ready):
+            if not self.hears:
+                raise DatacenterUnreachable("no route to the gateways")
+            await super().__call__(ready)
+
+    lists = Deaf()
+    controller = Controller([cluster], lists, notice_seconds=0.0)
+    controller.want([planned(GLM)])
+    (first,) = await operated(server, controller, lists)
+    lists.hears = False
+    controller.want([planned(GLM, slots=5)])
+    await stepped(controller, lambda: len(server.names("dynamographdeployments")) == 2)
+    (second,) = set(server.names("dynamographdeployments")) - {first}
+    await server.operate(second, "successful")
+    await stepped(controller, lambda: [one.state for one in controller.found].count("ready") == 2)
+    for _ in range(3):
+        await controller.step()
+    assert first in server.names("dynamographdeployments")
+    lists.hears = True
+    await stepped(controller, lambda: server.names("dynamographdeployments") == [second])
+    assert lists.last == [second]
+
+
 @pytest.mark.parametrize(
     ("status", "state"),
     [
@@ -338,3 +365,41 @@ async def test_a_full_model_overflows_into_another_datacenter_and_shrinks_again(
         await controller.step()
     assert len(lists.last) == 1
     assert other.there == {}
+
+
+async def test_the_next_controller_keeps_what_overflowed():
+    clock, other = [0.0], Everywhere("b")
+
+    async def in_flight(found):
+        return 4
+
+    def scaling():
+        settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
+        return Scaling(Overflow(settings), {"a": 64, "b": 128})
+
+    def controller(lists, one):
+        made = Controller(
+            [one, other],
+            lists,
+            scaling=scaling(),
+            in_flight=in_flight,
+            now=lambda: clock[0],
+            notice_seconds=0.0,
+        )
+        made.want([planned(GLM)])
+        return made
+
+    first, home = controller(Lists(), Everywhere("a")), Everywhere("a")
+    for _ in range(3):
+        await first.step()
+    clock[0] += 61
+    for _ in range(2):
+        await first.step()
+    before = list(other.there)
+    assert [found.deployment for found in other.there.values()] == ["x-over1"]
+    lists = Lists()
+    second = controller(lists, home)
+    for _ in range(3):
+        await second.step()
+    assert list(other.there) == before
+    assert len(lists.last) == 2

@@ -11,6 +11,7 @@ import time
 import msgspec
 import pytest
 
+from prime_inference.fleet.caches import parse_reports
 from prime_inference.fleet.errors import FleetNotRunning, FleetRefused, FleetRunning
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.control import Command, ask, listening
@@ -46,6 +47,25 @@ async def test_a_fleet_comes_up_and_is_listed_for_gateways(tmp_path):
         assert len(pids(status)) == 5 + 3
         await asyncio.sleep(0.3)
         assert listed(supervisor, tmp_path / "state") == ["tiny-a", "tiny-b"]
+
+
+async def until_written(file):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not file.exists():
+        assert time.monotonic() < end, "no cache reports"
+        await asyncio.sleep(0.05)
+    return parse_reports(file.read_bytes())
+
+
+async def test_what_the_caches_do_is_written_for_gateways(tmp_path, monkeypatch):
+    monkeypatch.setattr("prime_inference.fleet.launcher.supervisor.CACHES_SECONDS", 0.05)
+    file = write_fleet(tmp_path)
+    async with running(file, tmp_path / "state") as supervisor:
+        folder = fleet_folder(tmp_path / "state", supervisor.fleet)
+        found = await until_written(folder.caches_file)
+        assert found.reports.keys() == {"tiny-a", "tiny-b"}
+        assert time.time() - found.taken_at < PATIENCE_SECONDS
+    assert not folder.caches_file.exists()
 
 
 async def test_a_worker_that_is_killed_is_started_again(tmp_path):

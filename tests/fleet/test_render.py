@@ -130,7 +130,7 @@ def test_an_aggregated_graph_has_workers_on_one_node(fleet):
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "8"
 
 
-def test_only_gateways_reach_frontends_and_only_the_graph_reaches_workers(fleet):
+def test_gateways_and_the_controller_reach_frontends_and_only_the_graph_reaches_workers(fleet):
     policies = {
         one["metadata"]["name"]: one["spec"]
         for one in of_kind(documents(fleet, "east"), "NetworkPolicy")
@@ -142,12 +142,14 @@ def test_only_gateways_reach_frontends_and_only_the_graph_reaches_workers(fleet)
     assert engines["ingress"] == [{"from": [{"podSelector": mine}]}]
     frontend = policies["glm-east-frontend"]
     (rule,) = frontend["ingress"]
-    (peer,) = rule["from"]
+    peer, controller = rule["from"]
     items = documents(fleet, "east")
     (gateway,) = [
         one for one in of_kind(items, "Deployment") if one["metadata"]["name"] == "prod-gateway"
     ]
     assert peer["podSelector"]["matchLabels"] == gateway["spec"]["template"]["metadata"]["labels"]
+    labels = controller["podSelector"]["matchLabels"]
+    assert labels["app.kubernetes.io/component"] == "controller"
     assert [port["port"] for port in rule["ports"]] == [8000]
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prime_inference.cli.failures import CommandFailed, WrongUsage
+from prime_inference.cli.failures import CommandFailed
+from prime_inference.cli.fleet_control import CONTROL_EPILOG, control, gateway
 from prime_inference.cli.fleet_view import (
     last_lines,
     prometheus_text,
     show_caches,
     show_status,
+)
+from prime_inference.cli.fleets import (
+    File,
+    FleetFailed,
+    explained,
+    found_folder,
+    found_state_dir,
+    run_to_end,
 )
 from prime_inference.cli.options import (
     Command,
@@ -28,14 +35,11 @@ from prime_inference.cli.options import (
     one_of,
 )
 from prime_inference.cli.serve import EPILOG as SERVE_EPILOG
-from prime_inference.cli.serve import ControlPort, Host, Port, StateDir, require_ports, run_server
+from prime_inference.cli.serve import StateDir
 from prime_inference.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from prime_inference.fleet.launcher.run import Status
-    from prime_inference.fleet.launcher.state import StateFolder
-
-T = TypeVar("T")
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Datacenters: describe, start, watch.")
 
@@ -46,18 +50,11 @@ STATUS_SHAPE = (
 )
 STATUS_EPILOG = json_help(STATUS_SHAPE)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The fleet's file, fleet.toml.")]
 FleetName = Annotated[
     str | None,
     typer.Option("--fleet", help="Name of the fleet. Default: the only one of the state folder."),
 ]
 DeploymentId = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id in the file.")]
-
-
-class FleetFailed(CommandFailed):
-    """The fleet's file is wrong, or the fleet did not do what it was asked."""
-
-    code = "fleet_failed"
 
 
 @app.command(cls=Command, epilog=STATUS_EPILOG)
@@ -104,13 +101,13 @@ def up(
             show_status(terminal, status, output)
         terminal.note(f"ready after {time.monotonic() - began:.1f} s")
 
-    with _explained():
-        folder = run.fleet_folder(_state_dir(state_dir), read_fleet(file))
+    with explained():
+        folder = run.fleet_folder(found_state_dir(state_dir), read_fleet(file))
         interpreter = python or run.dynamo_python(os.environ, Path.cwd())
         if detach:
             child = run.detach(file, folder, python=interpreter)
             try:
-                announce(_run(run.until_ready(folder, wait_seconds)))
+                announce(run_to_end(run.until_ready(folder, wait_seconds)))
             except CommandFailed:
                 if child.poll() is not None:
                     log = folder.logs / "supervisor.log"
@@ -120,7 +117,7 @@ def up(
         level = logging.WARNING if output == "json" else logging.INFO
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every probe
-        _run(run.supervise(file, folder, python=interpreter, announce=announce))
+        run_to_end(run.supervise(file, folder, python=interpreter, announce=announce))
 
 
 @app.command(cls=Command, epilog=STATUS_EPILOG)
@@ -164,9 +161,9 @@ def caches(
     from prime_inference.fleet.launcher import control
 
     terminal = Terminal(plain=plain)
-    with _explained():
-        folder = _folder(fleet, state_dir)
-        status = _run(control.ask(folder, control.Command("caches")))
+    with explained():
+        folder = found_folder(fleet, state_dir)
+        status = run_to_end(control.ask(folder, control.Command("caches")))
     if prometheus:
         terminal.answer(prometheus_text(status))
     elif output == "json":
@@ -246,9 +243,9 @@ def down(
     from prime_inference.fleet.launcher.run import bring_down
 
     terminal = Terminal(plain=plain)
-    with _explained():
-        folder = _folder(fleet, state_dir)
-        _run(bring_down(folder))
+    with explained():
+        folder = found_folder(fleet, state_dir)
+        run_to_end(bring_down(folder))
     if output == "json":
         terminal.json({"down": folder.folder.name})
     else:
@@ -272,8 +269,8 @@ def logs(
       prime inference fleet logs tiny-a decode-1 -n 100
     """
     terminal = Terminal(plain=plain)
-    with _explained():
-        folder = _folder(fleet, state_dir)
+    with explained():
+        folder = found_folder(fleet, state_dir)
     pattern = f"{deployment}.{process or '*'}.log"
     files = sorted(folder.logs.glob(pattern))
     if not files:
@@ -314,40 +311,9 @@ def render(
     from prime_inference.fleet.render import rendered
 
     terminal = Terminal(plain=plain)
-    with _explained():
+    with explained():
         for line in rendered(read_fleet(file), target, datacenter, namespace):
             terminal.line(line)
-
-
-@app.command("gateway", cls=Command, epilog=SERVE_EPILOG)
-def gateway_over_fleet(
-    deployments: Annotated[
-        Path, typer.Argument(metavar="FILE", help="List of ready deployments; may change.")
-    ],
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    control_port: ControlPort = 8001,
-    state_dir: StateDir = None,
-    output: TextOrJson = "text",
-    plain: Plain = False,
-) -> None:
-    """Serve the deployments that a file lists, following its changes.
-
-    Examples:
-      prime inference fleet gateway deployments.json
-    """
-    from prime_inference import compose
-
-    listen = compose.ListenOptions(
-        state_dir=_state_dir(state_dir), host=host, port=port, control_port=control_port
-    )
-    require_ports(host, port, control_port)
-    options = compose.FleetGatewayOptions(listen, deployments)
-    run_server(
-        lambda announce: compose.fleet_gateway(options, announce),
-        Terminal(plain=plain),
-        as_json=output == "json",
-    )
 
 
 # -- what they share
@@ -364,50 +330,11 @@ def _tell(
     """Send a command to the supervisor and show the fleet after it."""
     from prime_inference.fleet.launcher import control
 
-    with _explained():
-        folder = _folder(fleet, state_dir)
-        after = _run(control.ask(folder, control.Command(**command)))
+    with explained():
+        folder = found_folder(fleet, state_dir)
+        after = run_to_end(control.ask(folder, control.Command(**command)))
     show_status(Terminal(plain=plain), after, output)
 
 
-def _state_dir(given: Path | None) -> Path:
-    from prime_inference.cli.folders import state_folder
-
-    return (given or state_folder(os.environ, Path.home())).absolute()
-
-
-def _folder(fleet: str | None, state_dir: Path | None) -> StateFolder:
-    """The state folder of a fleet. Raises WrongUsage, FleetNotRunning."""
-    from prime_inference.fleet.errors import FleetNotRunning
-    from prime_inference.fleet.launcher.state import StateFolder
-
-    fleets = _state_dir(state_dir) / "fleets"
-    known = sorted(entry.name for entry in fleets.iterdir()) if fleets.is_dir() else []
-    if fleet is None and len(known) == 1:
-        fleet = known[0]
-    if fleet is None:
-        if known:
-            raise WrongUsage(f"Name one with --fleet: {', '.join(known)}.")
-        raise FleetNotRunning(f"No fleet was started in {fleets.parent}.")
-    if fleet not in known:
-        raise FleetNotRunning(f"No fleet {fleet!r} was started in {fleets.parent}.")
-    return StateFolder(fleets / fleet)
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    import asyncio
-
-    with _explained():
-        return asyncio.run(work)
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    from prime_inference.domain.errors import CannotStart
-
-    try:
-        yield
-    except CannotStart as error:
-        raise FleetFailed(str(error)) from error
-    except OSError as error:
-        raise FleetFailed(f"{error.filename or 'system'}: {error.strerror or error}") from error
+app.command(cls=Command, epilog=CONTROL_EPILOG)(control)
+app.command(cls=Command, epilog=SERVE_EPILOG)(gateway)

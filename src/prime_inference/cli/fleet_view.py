@@ -75,7 +75,8 @@ def prometheus_text(status: Status) -> str:
     import msgspec
     from prometheus_client import CollectorRegistry, generate_latest
 
-    from prime_inference.fleet.caches import CacheReport, families
+    from prime_inference.domain.caches import CacheReport
+    from prime_inference.gateway.cache_figures import report_families
 
     reports = [
         (one["id"], one["datacenter"], msgspec.convert(one["caches"], CacheReport))
@@ -84,7 +85,7 @@ def prometheus_text(status: Status) -> str:
 
     class Reports:
         def collect(self) -> Iterator[Any]:
-            return families(reports)
+            return report_families(reports)
 
     registry = CollectorRegistry()
     registry.register(Reports())

@@ -66,7 +66,7 @@ def serve_command(state_folder: Path, gguf: str | None) -> list[str]:
     """The command line of such a server, run by the Python that runs this."""
     command = [sys.executable, "-m", "prime_inference.cli", "inference", "serve"]
     command += ["--output", "json", "--port", "0", "--control-port", "0"]
-    command += ["--state-dir", str(state_folder), "--until-stdin-closes"]
+    command += ["--state-dir", str(state_folder), "--private"]
     return command if gguf is None else [*command, "--model", gguf]
 
 
@@ -75,7 +75,8 @@ def running(command: list[str]) -> Iterator[LocalServer]:
     """A server as a child process, from its announcement on; stopped at the end.
 
     Its messages and progress go to our stderr. Its standard input is a pipe whose end stops
-    it, so that it does not outlive this process even if that is killed. Raises ServerFailed.
+    it, so that neither it nor its folder outlives this process even if that is killed. Raises
+    ServerFailed.
     """
     process = subprocess.Popen(
         command,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -114,9 +115,13 @@ def serve(
     config: FleetConfig = None,
     database: Database = None,
     output: TextOrJson = "text",
-    until_stdin_closes: Annotated[
+    private: Annotated[
         bool,
-        typer.Option("--until-stdin-closes", hidden=True, help="Stop when standard input ends."),
+        typer.Option(
+            "--private",
+            hidden=True,
+            help="Stop when standard input ends, and remove the state folder.",
+        ),
     ] = False,
     plain: Plain = False,
 ) -> None:
@@ -154,7 +159,7 @@ def serve(
         billing=billing_options(database),
     )
     require_ports(host, port, control_port)
-    if until_stdin_closes:
+    if private:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
     with DownloadProgress("weights of the default model", plain=plain) as progress:
         run_server(
@@ -162,6 +167,8 @@ def serve(
             terminal,
             as_json=output == "json",
         )
+    if private:  # whoever started this may have been killed
+        shutil.rmtree(options.state_dir, ignore_errors=True)
 
 
 def _server(

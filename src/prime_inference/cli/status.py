@@ -19,7 +19,8 @@ EPILOG = json_help(
     " in_flight}], models: [{id, revision, deployments, serving, waiting}], deployments: [{id,"
     " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
     " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
-    " refused}]}; one document a line with --watch",
+    " refused}], caches: [{id, datacenter, cached, router_hits, host_hits, queue_s, transfer_s}]};"
+    " one document a line with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
 NOTHING = "-"
@@ -47,6 +48,16 @@ DEPLOYMENTS = [
     Column("Errors", "right"),
 ]
 
+CACHES = [
+    Column("Deployment"),
+    Column("Datacenter"),
+    Column("Cached prompt", "right"),
+    Column("Router hits", "right"),
+    Column("Host tier hits", "right"),
+    Column("Queue wait", "right"),
+    Column("KV transfer", "right"),
+]
+
 
 def status(
     output: TableOrJson = "table",
@@ -63,7 +74,8 @@ def status(
     """Show the fleet as one gateway sees it: state, breaker, slots, first token, errors.
 
     In flight and leased are this gateway's own; first token and errors are those of the last
-    minute and the last seconds.
+    minute and the last seconds. Cached is what engines say in their answers of the last half
+    hour; the other figures of caches are the workers' own, since they started.
 
     Examples:
       prime inference status
@@ -95,6 +107,7 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
     terminal.table("Datacenters", DATACENTERS, places)
     terminal.line()
     show_deployments(view["deployments"], terminal)
+    show_caches(view["caches"], terminal)
     if view["degraded"]:
         terminal.note("Degraded: the coordination store is away, or a lease has lapsed.")
     if view["error"]:
@@ -104,6 +117,24 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
 def show_deployments(deployments: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
     """One row for each."""
     terminal.table("Deployments", DEPLOYMENTS, [_row(one) for one in deployments])
+
+
+def show_caches(caches: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+    """One row for each deployment of which anything is known."""
+    rows = [
+        [
+            one["id"],
+            one["datacenter"],
+            *(_share(one[name]) for name in ("cached", "router_hits", "host_hits")),
+            _seconds(one["queue_s"]),
+            _seconds(one["transfer_s"]),
+        ]
+        for one in caches
+    ]
+    known = [row for row in rows if set(row[2:]) != {NOTHING}]
+    if known:
+        terminal.line()
+        terminal.table("Caches", CACHES, known)
 
 
 def _row(one: Mapping[str, Any]) -> list[str]:
@@ -122,6 +153,10 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         _seconds(one["p99_first_token_s"]),
         f"{one['error_rate']:.1%}",
     ]
+
+
+def _share(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.0%}"
 
 
 def _seconds(value: float | None) -> str:

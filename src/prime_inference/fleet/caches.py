@@ -1,40 +1,26 @@
-"""How well a deployment's caches serve it, from its processes' own metrics. Pure.
+"""How well a deployment's caches serve it, from its processes' own metrics.
 
 Counters are since each process started; whoever wants a rate subtracts two reports.
-Dynamo's names are those of 1.6.1, vLLM's of 0.31.0.
+Dynamo's names are those of 1.6.1, vLLM's of 0.31.0. Gateways read the reports from a file
+beside the list of ready deployments.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
+
+from prime_inference.domain.caches import CacheReport
+from prime_inference.fleet.ready import replace_file
 
 DECODE = "decode"
 """The router sees a request twice where pools are apart. Prefixes are looked for where prompts are
 computed, so what it says of decode workers would halve every rate."""
-
-
-class CacheReport(Struct, frozen=True):
-    """One deployment. None: its processes do not say."""
-
-    prompt_tokens: float = 0
-    cached_tokens: float = 0  # of those, found on the worker that the router chose
-    host_queries: float = 0  # tokens looked for in the second tier
-    host_hits: float = 0
-    queue_seconds: float | None = None  # mean wait of a request in a worker's queue
-    transfer_seconds: float | None = None  # mean of a KV transfer
-
-    @property
-    def hit_rate(self) -> float | None:
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
-
-    @property
-    def host_hit_rate(self) -> float | None:
-        return self.host_hits / self.host_queries if self.host_queries else None
 
 
 class _Totals:
@@ -80,23 +66,23 @@ def cache_report(
     )
 
 
-def families(reports: Iterable[tuple[str, str, CacheReport]]) -> Iterator[Metric]:
-    """Prometheus' form of reports with their deployment and datacenter."""
-    described = {
-        "prompt_tokens": "Prompt tokens that the router has seen.",
-        "cached_tokens": "Prompt tokens found in the cache of the chosen worker.",
-        "host_queries": "Tokens looked for in the second cache tier.",
-        "host_hits": "Tokens found in the second cache tier.",
-        "queue_seconds": "Mean wait of a request in a worker's queue.",
-        "transfer_seconds": "Mean time of a KV transfer.",
-    }
-    made = {
-        name: GaugeMetricFamily(f"prime_fleet_{name}", text, labels=["deployment", "datacenter"])
-        for name, text in described.items()
-    }
-    for deployment, datacenter, report in reports:
-        for name, family in made.items():
-            value = getattr(report, name)
-            if value is not None:
-                family.add_metric([deployment, datacenter], value)
-    yield from made.values()
+class CacheReports(Struct, frozen=True):
+    """What the file has: reports by deployment, and when they were taken."""
+
+    taken_at: float  # seconds since the epoch
+    reports: dict[str, CacheReport]
+
+
+def reports_file(ready_file: Path) -> Path:
+    """The file of reports that belongs to a list of ready deployments."""
+    return ready_file.with_name("caches.json")
+
+
+def write_reports(path: Path, reports: CacheReports) -> None:
+    """Replace the file in one step. Raises OSError."""
+    replace_file(path, msgspec.json.encode(reports))
+
+
+def parse_reports(data: bytes) -> CacheReports:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=CacheReports)

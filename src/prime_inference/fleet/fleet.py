@@ -19,12 +19,28 @@ NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 with a pool's name behind)."""
 
 
+class ClusterEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A Kubernetes API server. Without one it is that of the pod that asks."""
+
+    server: str = ""
+    namespace: str = "default"
+    token_file: str = ""  # read again for each request: tokens of pods live for an hour
+    ca_file: str = ""  # empty: the system's authorities
+
+
 class DatacenterEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A failure domain. `frontend_url` is how other datacenters reach a deployment in it, with
-    `{deployment}` for its id; empty where all of the fleet is on one network."""
+    `{deployment}` for its id; empty where all of the fleet is on one network.
+
+    The rest is for the controller: `gpus` that overflow may count on, instances that may run
+    beside the wanted ones while they are replaced, and the cluster (none: this machine).
+    """
 
     id: str
     frontend_url: str = ""
+    gpus: int = 0
+    surge: int = 1
+    kubernetes: ClusterEntry | None = None
 
 
 class GatewayEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +52,7 @@ class GatewayEntry(Struct, frozen=True, forbid_unknown_fields=True):
     image: str = "prime-inference:latest"  # Kubernetes only
     replicas: int = 2  # Kubernetes only: one may be replaced while the other serves
     max_replicas: int = 8
+    notice_seconds: float | None = None  # until gateways follow a new list; None: the longest
 
 
 class DeploymentEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +64,16 @@ class DeploymentEntry(Struct, frozen=True, forbid_unknown_fields=True):
     changes: dict[str, Any] = {}
 
 
+class OverflowEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """When the controller starts more of a model, and less (`controller.overflow`)."""
+
+    gpu_budget: int
+    full: float = 0.85
+    idle: float = 0.4
+    full_seconds: float = 60.0
+    idle_seconds: float = 900.0
+
+
 class FleetFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The file as it is written."""
 
@@ -54,6 +81,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True):
     datacenter: list[DatacenterEntry]
     deployment: list[DeploymentEntry]
     gateway: GatewayEntry = GatewayEntry()
+    overflow: OverflowEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +101,7 @@ class Fleet:
     datacenters: tuple[DatacenterEntry, ...]
     deployments: tuple[PlannedDeployment, ...]
     gateway: GatewayEntry
+    overflow: OverflowEntry | None = None
 
     def find(self, deployment_id: str) -> PlannedDeployment | None:
         return next((one for one in self.deployments if one.id == deployment_id), None)
@@ -92,6 +121,7 @@ def read_fleet(path: Path) -> Fleet:
             for entry in file.deployment
         ),
         gateway=file.gateway,
+        overflow=file.overflow,
     )
 
 

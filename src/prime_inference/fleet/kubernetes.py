@@ -6,6 +6,7 @@ v1beta1). Documents are plain dictionaries; `kubectl apply -f` takes their JSON.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from prime_inference.fleet.arguments import (
@@ -25,7 +26,7 @@ from prime_inference.fleet.commands import MOONCAKE_PORT
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
 from prime_inference.fleet.hardware import GPUS
-from prime_inference.fleet.ready import ReadyDeployment, ready_document
+from prime_inference.fleet.ready import ReadyDeployment, reachable_from, ready_document
 from prime_inference.fleet.spec import PoolSpec
 
 Document = dict[str, Any]
@@ -34,6 +35,8 @@ API = "nvidia.com/v1beta1"
 LABEL = "inference.prime/deployment"
 COMPONENT = "app.kubernetes.io/component"
 GATEWAY = {"app.kubernetes.io/name": "prime-inference", COMPONENT: "gateway"}
+CONTROLLER = {"app.kubernetes.io/name": "prime-inference", COMPONENT: "controller"}
+"""What a controller's pod has to have to ask frontends how busy they are."""
 GATEWAY_PORT = 8000
 CONTROL_PORT = 8001
 GRACE_SECONDS = 60  # a drain takes 30 at most (compose.DRAIN_SECONDS), Dynamo's as long
@@ -79,6 +82,21 @@ def graph(deployment: PlannedDeployment, namespace: str) -> Document:
 def frontend_url(name: str, namespace: str) -> str:
     """Where the operator's service for a graph's frontend answers inside of the cluster."""
     return f"http://{name}-frontend.{namespace}.svc:{FRONTEND_PORT}/v1"
+
+
+def gateway_list(fleet: str, namespace: str, ready: Sequence[ReadyDeployment]) -> Document:
+    """The ConfigMap that a cluster's gateways follow."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(gateway_name(fleet), namespace, GATEWAY),
+        "data": {"deployments.json": ready_document(ready).decode()},
+    }
+
+
+def gateway_name(fleet: str) -> str:
+    """Of the gateway's objects in a cluster."""
+    return f"{fleet}-gateway"
 
 
 # -- the graph
@@ -188,17 +206,18 @@ def _mount_mooncake(deployment: PlannedDeployment, template: Document, container
 
 
 def _policies(deployment: PlannedDeployment, namespace: str) -> list[Document]:
-    """Engines hear their own graph only, frontends also gateways: engines check no key."""
+    """Engines hear their own graph only, frontends also gateways and the controller: engines
+    check no key."""
     mine = {"matchLabels": {LABEL: deployment.id}}
     frontends = {"matchLabels": {LABEL: deployment.id, COMPONENT: "frontend"}}
-    gateways = {"podSelector": {"matchLabels": GATEWAY}}
+    callers = [{"podSelector": {"matchLabels": one}} for one in (GATEWAY, CONTROLLER)]
     return [
         _policy(f"{deployment.id}-engines", namespace, mine, [{"from": [{"podSelector": mine}]}]),
         _policy(
             f"{deployment.id}-frontend",
             namespace,
             frontends,
-            [{"from": [gateways], "ports": [{"protocol": "TCP", "port": FRONTEND_PORT}]}],
+            [{"from": callers, "ports": [{"protocol": "TCP", "port": FRONTEND_PORT}]}],
         ),
     ]
 
@@ -216,15 +235,12 @@ def _policy(name: str, namespace: str, selector: Document, ingress: list[Documen
 
 
 def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
-    name = f"{fleet.name}-gateway"
+    name = gateway_name(fleet.name)
     entry = fleet.gateway
-    ready = ready_document(_reachable(fleet, datacenter, namespace))
-    config: Document = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(name, namespace, GATEWAY),
-        "data": {"deployments.json": ready.decode()},
-    }
+    ready = [ReadyDeployment.of(one, frontend_url(one.id, namespace)) for one in fleet.deployments]
+    config = gateway_list(
+        fleet.name, namespace, reachable_from(datacenter, ready, fleet.datacenters)
+    )
     container = {
         "name": "gateway",
         "image": entry.image,
@@ -280,20 +296,6 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
             },
         },
     ]
-
-
-def _reachable(fleet: Fleet, datacenter: str, namespace: str) -> list[ReadyDeployment]:
-    """Deployments that a gateway of this datacenter can reach, those here first."""
-    templates = {entry.id: entry.frontend_url for entry in fleet.datacenters}
-    found = []
-    for one in sorted(fleet.deployments, key=lambda one: one.datacenter != datacenter):
-        url = frontend_url(one.id, namespace)
-        if one.datacenter != datacenter:
-            if not templates[one.datacenter]:
-                continue  # nobody said how to get there
-            url = templates[one.datacenter].replace("{deployment}", one.id)
-        found.append(ReadyDeployment.of(one, url))
-    return found
 
 
 def _deployment(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from prime_inference.fleet.fleet import PlannedDeployment
+from prime_inference.fleet.fleet import DatacenterEntry, PlannedDeployment
 
 
 class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +50,23 @@ class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Document(Struct, frozen=True):
     deployments: list[ReadyDeployment]
+
+
+def reachable_from(
+    here: str, ready: Iterable[ReadyDeployment], datacenters: Iterable[DatacenterEntry]
+) -> list[ReadyDeployment]:
+    """Those that a gateway of datacenter `here` can reach, its own first.
+
+    Others are reached at what their datacenter says of itself; where it says nothing, not.
+    """
+    elsewhere = {entry.id: entry.frontend_url for entry in datacenters}
+    found = []
+    for one in sorted(ready, key=lambda one: one.datacenter != here):
+        if one.datacenter == here:
+            found.append(one)
+        elif template := elsewhere.get(one.datacenter):
+            found.append(replace(one, base_url=template.replace("{deployment}", one.id)))
+    return found
 
 
 def ready_document(deployments: Sequence[ReadyDeployment]) -> bytes:

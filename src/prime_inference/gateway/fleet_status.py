@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from prime_inference.domain.models import Deployment
+from prime_inference.gateway.cache_figures import CacheView
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
@@ -69,9 +70,12 @@ class FleetView(Struct, frozen=True):
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
+    caches: Sequence[CacheView] = ()
 
 
-def fleet_view(live: LiveFleet, catalog: Catalog, guard: Guard) -> FleetView:
+def fleet_view(
+    live: LiveFleet, catalog: Catalog, guard: Guard, caches: Sequence[CacheView] = ()
+) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
     listed = [one for model in catalog.models() for one in catalog.deployments(model.id)]
@@ -95,6 +99,7 @@ def fleet_view(live: LiveFleet, catalog: Catalog, guard: Guard) -> FleetView:
             for model in catalog.models()
         ],
         deployments=deployments,
+        caches=caches,
     )
 
 

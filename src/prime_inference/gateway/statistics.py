@@ -31,6 +31,8 @@ class _Minute:
     with_calls: int = 0  # answers that finished with tool calls
     wrong_calls: Counter[str] = field(default_factory=Counter)  # of those, by kind of error
     with_wrong_calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of these, as the engine tells
 
 
 class EndpointStatistics:
@@ -38,6 +40,8 @@ class EndpointStatistics:
 
     def __init__(self) -> None:
         self._minutes: deque[_Minute] = deque(maxlen=DAY_MINUTES)
+        self.prompt_tokens = 0  # of whole answers, ever
+        self.cached_tokens = 0
 
     def success(self, now: float, first_token: float, tokens_per_second: float) -> None:
         """An answer given whole; `first_token` in seconds."""
@@ -51,6 +55,21 @@ class EndpointStatistics:
     def failure(self, now: float) -> None:
         """An attempt that the endpoint failed."""
         self._minute(now).failed += 1
+
+    def tokens(self, now: float, prompt: int, cached: int) -> None:
+        """A whole answer's prompt, and what of it the engine had in its cache."""
+        minute = self._minute(now)
+        minute.prompt_tokens += prompt
+        minute.cached_tokens += cached
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+
+    def cached_share(self, now: float) -> float | None:
+        """Cached over prompt tokens of the last 30 minutes. None where no engine told of any:
+        those that do not tell look like those that had nothing."""
+        recent = self._last(now)
+        cached = sum(minute.cached_tokens for minute in recent)
+        return cached / sum(minute.prompt_tokens for minute in recent) if cached else None
 
     def tool_calls(self, now: float, errors: Sequence[str]) -> None:
         """An answer that finished with tool calls, and the kinds of errors in them."""

@@ -80,8 +80,10 @@ class Upstreams:
             if upstream is None or generation.outcome != "complete":
                 continue
             seconds = generation.duration_seconds
-            rate = generation.usage.completion_tokens / seconds if seconds else 0.0
-            upstream.statistics.success(self._now(), generation.first_token_seconds, rate)
+            usage, now = generation.usage, self._now()
+            rate = usage.completion_tokens / seconds if seconds else 0.0
+            upstream.statistics.success(now, generation.first_token_seconds, rate)
+            upstream.statistics.tokens(now, usage.prompt_tokens, usage.cached_tokens)
 
     def refresh(self) -> None:
         """Take over the catalogue as it is now.

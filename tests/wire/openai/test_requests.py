@@ -157,6 +157,23 @@ def test_bytes_are_refused_and_raise_nothing_else(body: bytes):
             decode(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (rb'{"model": "\ud83d"}', r"\ud83d at byte 11 is half"),
+        (rb'{"model": "\ude00 x"}', r"\ude00 at byte 11 is half"),
+        (rb'{"model": "\\\\ud83d \ud83d\u0041"}', r"\ud83d at byte 21 is half"),
+        (rb'{"model": "\ud83d\ude00", "x', "truncated"),
+        (b"\x1f\x8b\x08\x00", "compressed"),
+        (b"\x28\xb5\x2f\xfd\x24", "compressed"),
+    ],
+)
+def test_what_a_decoder_would_misname_is_told_as_it_is(body: bytes, told: str):
+    with pytest.raises(InvalidRequest) as refusal:
+        decode_completion_request(body)
+    assert told in refusal.value.message
+
+
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 

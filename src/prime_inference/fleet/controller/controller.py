@@ -28,20 +28,25 @@ log = logging.getLogger(__name__)
 InFlight = Callable[[Found], Awaitable[int | None]]
 """Requests that an instance works on; None where it does not say."""
 
-Publish = Callable[[list[ReadyDeployment]], None]
+Publish = Callable[[list[ReadyDeployment]], Awaitable[None]]
+"""Raises DatacenterUnreachable where not every gateway could be told; it is called again."""
 
 STEP_SECONDS = 1.0  # a look at a datacenter is one request
 NOTICE_SECONDS = 2.0  # from a new list until every gateway follows it, with room for a slow one
 
 
 class Controller:
-    """`publish` gives gateways a list of deployments; it is called only when that changed."""
+    """`publish` gives gateways a list of deployments; it is called only when that changed.
+
+    `before` is the list that they have: what it says of a datacenter holds until that answers.
+    """
 
     def __init__(
         self,
         datacenters: Sequence[Datacenter],
         publish: Publish,
         *,
+        before: Sequence[ReadyDeployment] = (),
         surge: Mapping[str, int] | None = None,
         scaling: Scaling | None = None,
         in_flight: InFlight | None = None,
@@ -59,6 +64,7 @@ class Controller:
         self._wanted: dict[str, tuple[PlannedDeployment, str]] = {}
         self._known: dict[str, Sequence[Found]] = dict.fromkeys(self._datacenters, ())
         self._silent: set[str] = set()
+        self._before = list(before)  # of datacenters that have not answered yet
         self._listed: list[ReadyDeployment] | None = None
         self._plans: dict[str, PlannedDeployment] = {}  # by content: old instances too
 
@@ -89,11 +95,15 @@ class Controller:
         kept = {one.content for one in self.found} | {one[1] for one in self._wanted.values()}
         self._plans = {name: plan for name, plan in self._plans.items() if name in kept}
         decision = reconcile(self._wanted.values(), self.found, surge=self._surge)
-        changed = self._tell(decision.listed)
-        if changed and decision.drains:
-            await asyncio.sleep(self._notice_seconds)
+        drains = decision.drains
+        try:
+            if await self._tell(decision.listed) and drains:
+                await asyncio.sleep(self._notice_seconds)
+        except DatacenterUnreachable as error:
+            log.warning("gateways cannot be told now: %s", error)
+            drains = []  # somebody still sends requests there
         await asyncio.gather(
-            *(self._drain(one) for one in decision.drains),
+            *(self._drain(one) for one in drains),
             *(self._start(one) for one in decision.starts),
         )
         return decision
@@ -102,6 +112,8 @@ class Controller:
         """Want more of what is full, less of what is idle. Counting costs a request each."""
         if self._scaling is None or self._in_flight is None:
             return
+        if self._scaling.adopt(self._fleet, self.found):
+            self.want(self._fleet)
         ready = [one for one in self.found if one.state == "ready"]
         counts = await asyncio.gather(*(self._in_flight(one) for one in ready))
         busy = {one.name: count or 0 for one, count in zip(ready, counts, strict=True)}
@@ -117,14 +129,16 @@ class Controller:
             self._silent.add(datacenter.id)
         else:
             self._silent.discard(datacenter.id)
+            self._before = [one for one in self._before if one.datacenter != datacenter.id]
 
-    def _tell(self, listed: Sequence[Found]) -> bool:
+    async def _tell(self, listed: Sequence[Found]) -> bool:
         """Publish the list; whether it changed."""
-        ready = [one for one in map(self._ready, listed) if one is not None]
+        ready = [one for one in map(self._ready, listed) if one is not None] + self._before
         if ready == self._listed:
             return False
-        self._publish(ready)
+        await self._publish(ready)
         self._listed = ready
+        log.info("gateways have %s", ", ".join(one.id for one in ready) or "nothing")
         return True
 
     def _ready(self, found: Found) -> ReadyDeployment | None:
@@ -139,6 +153,8 @@ class Controller:
         datacenter = self._datacenters.get(found.datacenter)
         if datacenter is None or found.datacenter in self._silent:
             return
+        if found.state != "draining":
+            log.info("%s is drained", found.name)
         try:
             await datacenter.drain(found)
         except DatacenterUnreachable as error:
@@ -149,6 +165,7 @@ class Controller:
         datacenter = self._datacenters.get(name)
         if datacenter is None or name in self._silent:
             return
+        log.info("%s starts in %s", start.name, name)
         try:
             await datacenter.start(start)
         except DatacenterUnreachable as error:

@@ -7,18 +7,23 @@ cluster the address, the token and the authority come from the pod's service acc
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
+from prime_inference.fleet.errors import FleetRefused
+from prime_inference.fleet.fleet import ClusterEntry
 
 Object = dict[str, Any]
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_SECONDS = 10.0
+ATTEMPTS = 3  # of a write that meets somebody else's
 WATCH_SECONDS = 300  # the server ends a watch then; it is begun again from where it was
 
 PLURALS: Mapping[str, str] = {
@@ -42,6 +47,17 @@ class Invalid(Exception):
     """The API server refuses the object; the message is its own."""
 
 
+class TokenFile(httpx.Auth):
+    """A bearer token that somebody renews in a file, as a pod's is every hour."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
+        request.headers["authorization"] = f"Bearer {self._file.read_text().strip()}"
+        yield request
+
+
 class KubernetesClient:
     """One API server and namespace. Close it. Calls raise DatacenterUnreachable."""
 
@@ -50,16 +66,27 @@ class KubernetesClient:
         self.namespace = namespace
 
     @classmethod
-    def in_cluster(cls, environ: Mapping[str, str]) -> Self:
-        """From a pod's service account. Raises OSError, KeyError outside of a cluster."""
-        host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
+    def of(cls, cluster: ClusterEntry) -> Self:
+        """Raises FleetRefused: it is this pod's own cluster, and this is no pod."""
+        server = cluster.server
+        token, authority = Path(cluster.token_file), cluster.ca_file
+        if not server:
+            try:
+                host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+            except KeyError:
+                raise FleetRefused(
+                    "kubernetes: name the server; only inside of a cluster it is known."
+                ) from None
+            server = f"https://{host}:{port}"
+            token, authority = ACCOUNT / "token", str(ACCOUNT / "ca.crt")
         http = httpx.AsyncClient(
-            base_url=f"https://{host}:{port}",
-            verify=str(ACCOUNT / "ca.crt"),
-            headers={"authorization": f"Bearer {(ACCOUNT / 'token').read_text()}"},
+            base_url=server,
+            verify=ssl.create_default_context(cafile=authority or None),
+            auth=TokenFile(token) if token.name else None,
             timeout=REQUEST_SECONDS,
+            trust_env=False,
         )
-        return cls(http, (ACCOUNT / "namespace").read_text().strip())
+        return cls(http, cluster.namespace)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -90,6 +117,15 @@ class KubernetesClient:
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         body = wanted | {"metadata": {**wanted["metadata"], **version}}
         await self._call("PUT", self._path(api, kind, name), body=body)
+
+    async def put(self, wanted: Object) -> None:
+        """Apply the object, on top of whatever others write meanwhile. Raises Invalid."""
+        for _ in range(ATTEMPTS):
+            try:
+                return await self.apply(wanted)
+            except Conflict:
+                continue  # read it anew
+        raise DatacenterUnreachable(f"{wanted['metadata']['name']} keeps changing")
 
     async def delete(self, api: str, kind: str, name: str) -> None:
         """Also the dependants, which end first; one that is gone already is no error."""

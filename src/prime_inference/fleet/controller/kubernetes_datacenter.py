@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
 from prime_inference.fleet.controller.kubernetes_client import (
-    Conflict,
     Gone,
     Invalid,
     KubernetesClient,
@@ -31,7 +30,6 @@ CONTENT = "inference.prime/content"
 MODEL = "inference.prime/model"  # an annotation: a model's id has a slash, which no label may
 AGAIN_SECONDS = 1.0
 WATCH_AGAIN_SECONDS = 0.1  # a server that ends every watch at once is asked ten times a second
-ATTEMPTS = 3  # of a write that meets somebody else's
 
 
 class KubernetesDatacenter:
@@ -87,16 +85,11 @@ class KubernetesDatacenter:
                 await self._client.delete(api, kind, one["metadata"]["name"])
 
     async def _apply(self, document: Object) -> None:
-        for _ in range(ATTEMPTS):
-            try:
-                await self._client.apply(document)
-            except Conflict:
-                continue  # read it anew
-            except Invalid as error:
-                log.error("%s is refused: %s", document["metadata"]["name"], error)
-                raise DatacenterUnreachable(f"refused: {error}") from error
-            return
-        raise DatacenterUnreachable(f"{document['metadata']['name']} keeps changing")
+        try:
+            await self._client.put(document)
+        except Invalid as error:
+            log.error("%s is refused: %s", document["metadata"]["name"], error)
+            raise DatacenterUnreachable(f"refused: {error}") from error
 
     async def _follow(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from prime_inference.fleet.controller.reconcile import Found, InstanceState, Start
 from prime_inference.fleet.fleet import DatacenterEntry, Fleet, GatewayEntry, PlannedDeployment
+from prime_inference.fleet.launcher.control import listening
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.launcher.supervisor import Supervisor
 from prime_inference.fleet.ready import replace_file
@@ -50,6 +52,7 @@ class LocalDatacenter:
         self._instances: dict[str, _Instance] = {}
         self._supervisor: Supervisor | None = None
         self._drains: dict[str, asyncio.Task[None]] = {}
+        self._socket = contextlib.AsyncExitStack()
 
     async def open(self) -> None:
         """Raises FleetRunning, OSError."""
@@ -68,10 +71,13 @@ class LocalDatacenter:
             fleet, self._base / f"{self.id}.toml", self._folder, python=self._python
         )
         await supervisor.start()
+        await supervisor.looked.wait()  # what runs already must not look as if it just started
         self._supervisor = supervisor
+        await self._socket.enter_async_context(listening(supervisor, self._folder))
 
     async def close(self, *, stop: bool) -> None:
         """Let go of the processes, or end them."""
+        await self._socket.aclose()
         for drain in self._drains.values():
             drain.cancel()
         if self._supervisor is not None:

@@ -13,8 +13,7 @@ MARK = "-over"  # between the name of the deployment that is copied and a number
 
 
 class Scaling:
-    """Keeps the list of overflow deployments. It is not kept over a restart of the controller:
-    what overflowed before is drained then, and comes back where it is still needed.
+    """Keeps the list of overflow deployments. The next controller adopts those that it finds.
 
     `gpus` are those of each datacenter, in all.
     """
@@ -23,11 +22,30 @@ class Scaling:
         self._overflow = overflow
         self._gpus = gpus
         self._extra: dict[str, PlannedDeployment] = {}
+        self._over: set[str] = set()  # those that were enough
         self._count = 0
 
     @property
     def extra(self) -> list[PlannedDeployment]:
         return list(self._extra.values())
+
+    def adopt(self, fleet: Sequence[PlannedDeployment], found: Iterable[Found]) -> bool:
+        """Keep overflow deployments that another controller started; whether there are any."""
+        templates = {one.spec.model.id: one for one in reversed(fleet)}
+        mine = {one.id for one in fleet} | self._extra.keys() | self._over
+        adopted = False
+        for one in found:
+            name, mark, number = one.deployment.rpartition(MARK)
+            if not (name and mark and number.isdigit()) or one.deployment in mine:
+                continue
+            if one.model in templates and one.state != "draining":
+                spec = templates[one.model].spec
+                self._extra[one.deployment] = PlannedDeployment(
+                    one.deployment, one.datacenter, spec
+                )
+                self._count = max(self._count, int(number))
+                adopted = True
+        return adopted
 
     def decide(
         self,
@@ -53,6 +71,7 @@ class Scaling:
                 self._add(templates[decision.model], decision.datacenter)
             else:
                 del self._extra[decision.deployment]
+                self._over.add(decision.deployment)
         return bool(decisions)
 
     def _add(self, template: PlannedDeployment, datacenter: str) -> None:

@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from prime_inference.fleet.caches import CacheReport, cache_report
+from prime_inference.domain.caches import CacheReport
+from prime_inference.fleet.caches import cache_report
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper

@@ -55,10 +55,14 @@ class Prober:
 
     async def in_flight(self, port: int) -> int | None:
         """Requests a frontend works on; None where it does not say."""
-        name = "dynamo_frontend_inflight_requests{"
-        text = await self.metrics(port)
-        lines = [line for line in text.splitlines() if line.startswith(name)]
-        return round(sum(float(line.rpartition(" ")[2]) for line in lines)) if lines else None
+        return parse_in_flight(await self.metrics(port))
+
+
+def parse_in_flight(text: str) -> int | None:
+    """Of a frontend's `/metrics`; None where it does not say."""
+    name = "dynamo_frontend_inflight_requests{"
+    lines = [line for line in text.splitlines() if line.startswith(name)]
+    return round(sum(float(line.rpartition(" ")[2]) for line in lines)) if lines else None
 
 
 def parse_readiness(document: Any) -> Readiness:

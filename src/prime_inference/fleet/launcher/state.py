@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from prime_inference.fleet.caches import reports_file
 from prime_inference.fleet.errors import SpecMalformed
 from prime_inference.fleet.launcher.processes import Identity
 from prime_inference.fleet.local import Process
@@ -59,6 +60,7 @@ class StateFolder:
         self.folder = folder
         self.state_file = folder / "state.json"
         self.ready_file = folder / "deployments.json"
+        self.caches_file = reports_file(self.ready_file)
         self.socket = folder / "control.sock"
         self.lock_file = folder / "supervisor.lock"
         self.logs = folder / "logs"

@@ -7,11 +7,14 @@ import contextlib
 import fcntl
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from prime_inference.domain.caches import CacheReport
+from prime_inference.fleet.caches import CacheReports, write_reports
 from prime_inference.fleet.errors import FleetRefused, FleetRunning
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes
@@ -31,6 +34,7 @@ from prime_inference.fleet.ready import write_ready
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25  # a probe costs a millisecond; a frozen frontend leaves the list within 3 s
+CACHES_SECONDS = 5.0  # every process is asked; a dashboard looks three times a minute
 READY_SECONDS = 300.0  # of a replaced worker: a large model from a slow disk
 
 
@@ -53,8 +57,9 @@ class Supervisor:
         self._gateway: Keeper | None = None
         self._gateway_ready = False  # it answers, and knows a deployment
         self._lock: int | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
         self._listed: list[Any] | None = None
+        self.looked = asyncio.Event()  # every deployment has been asked at least once
         self.finished = asyncio.Event()  # `down` was asked for and is done
 
     async def start(self) -> None:
@@ -79,13 +84,14 @@ class Supervisor:
             one.up()
         self._start_gateway()
         self._save()
-        self._looking = asyncio.create_task(self._look())
+        self._loops = [asyncio.create_task(self._look()), asyncio.create_task(self._tell_caches())]
 
     async def close(self, *, stop: bool) -> None:
         """Stop supervising; with `stop`, end every process first."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+        for loop in self._loops:
+            loop.cancel()
+        if self._loops:
+            await asyncio.wait(self._loops)
         if stop:
             await self._end_all()
         for one in self._deployments.values():
@@ -109,10 +115,10 @@ class Supervisor:
 
     async def caches(self) -> dict[str, Any]:
         """`status`, with what every deployment's caches did."""
+        reports = await self._cache_reports()
         status = await self.status()
-        ones = list(self._deployments.values())
-        reports = await asyncio.gather(*(one.caches() for one in ones))
-        for entry, report in zip(status["deployments"], reports, strict=True):
+        for entry in status["deployments"]:
+            report = reports.get(entry["id"], CacheReport())
             entry["caches"] = msgspec.to_builtins(report) | {
                 "hit_rate": report.hit_rate,
                 "host_hit_rate": report.host_hit_rate,
@@ -196,11 +202,26 @@ class Supervisor:
     async def _look(self) -> None:
         while True:
             await asyncio.gather(*(one.look() for one in self._deployments.values()))
+            self.looked.set()
             self._write_list()
             if self._gateway is not None:
                 port = self._gateway.record.process.port
                 self._gateway_ready = await self._prober.succeeds(port, "/ready")
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _tell_caches(self) -> None:
+        while True:
+            await asyncio.sleep(CACHES_SECONDS)
+            found = CacheReports(time.time(), await self._cache_reports())
+            try:
+                write_reports(self._folder.caches_file, found)
+            except OSError as error:  # a full disk must not end what keeps the fleet
+                log.warning("cache reports cannot be written: %s", error.strerror)
+
+    async def _cache_reports(self) -> dict[str, CacheReport]:
+        ones = dict(self._deployments)
+        reports = await asyncio.gather(*(one.caches() for one in ones.values()))
+        return dict(zip(ones, reports, strict=True))
 
     def _write_list(self) -> None:
         """Tell the gateways, if anything changed."""
@@ -220,6 +241,7 @@ class Supervisor:
         self._state.deployments.clear()
         self._save()
         self._folder.ready_file.unlink(missing_ok=True)
+        self._folder.caches_file.unlink(missing_ok=True)
 
     def _find(self, deployment: str) -> RunningDeployment:
         one = self._deployments.get(deployment)
@@ -289,7 +311,7 @@ async def end_without_supervisor(folder: StateFolder) -> int:
                 if record.identity is not None and record.identity.alive:
                     identities.add(record.identity)
         await asyncio.gather(*(end_group(one, GRACE_SECONDS) for one in identities))
-        for file in (folder.state_file, folder.ready_file, folder.socket):
+        for file in (folder.state_file, folder.ready_file, folder.caches_file, folder.socket):
             with contextlib.suppress(FileNotFoundError):
                 file.unlink()
         return len(identities)

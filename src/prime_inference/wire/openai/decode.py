@@ -14,6 +14,15 @@ T = TypeVar("T")
 
 MAX_QUOTED_CHARACTERS = 200  # of what the client sent: its own text is no news to it
 
+GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how they begin: RFC 1952, RFC 8878
+
+_LONE_SURROGATE = re.compile(
+    rb"(?<!\\)(?:\\\\)*(?P<lone>"
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""JSON may escape half of a surrogate pair (RFC 8259, section 8.2); UTF-8 cannot carry it."""
+
 _UNKNOWN = re.compile(
     r"Object contains unknown field `(?P<field>.*?)`(?: - at `(?P<path>.*)`)?", re.S
 )
@@ -32,7 +41,17 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     except RecursionError:
         raise InvalidRequest("The request body is nested too deeply.") from None
     except ValueError as error:  # malformed JSON, invalid UTF-8
-        raise InvalidRequest(f"The request body is not valid JSON: {error}.") from None
+        raise InvalidRequest(f"The request body is {_malformed(body, str(error))}.") from None
+
+
+def _malformed(body: bytes, error: str) -> str:
+    """What is wrong with text that is no JSON, where the decoder's words would mislead."""
+    if body.startswith((GZIP, ZSTANDARD)):
+        return "compressed, which is not supported: send it as it is"
+    if lone := _LONE_SURROGATE.search(body):
+        escape, place = lone["lone"].decode(), lone.start("lone")
+        return f"not valid JSON: {escape} at byte {place} is half a character"
+    return f"not valid JSON: {error}"
 
 
 def decode_at(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, path: str) -> T:
