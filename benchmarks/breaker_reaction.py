@@ -21,7 +21,7 @@ from random import Random
 
 from prime_inference.adapters.redis.coordination import RedisCoordination
 from prime_inference.domain.models import Deployment
-from prime_inference.ports.coordination import BlockAsk, BlockGrant, BreakerRecord
+from prime_inference.ports.coordination import BlockAsk, BlockGrant, Push
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.runner import Runner
@@ -54,8 +54,8 @@ class CountingRedis(RedisCoordination):
         self.leases += 1
         return await super().lease_blocks(asks)
 
-    async def watch(self, listener: Callable[[BreakerRecord], None]) -> None:
-        await super().watch((lambda record: None) if self.deaf else listener)
+    async def watch(self, listener: Callable[[Push], None]) -> None:
+        await super().watch((lambda push: None) if self.deaf else listener)
 
 
 def _server() -> Path:

@@ -54,7 +54,7 @@ def _settle(guard: Guard, store: MemoryStore) -> None:
                 command, [store.pool(ask.pool, now).lease(ask, now) for ask in command.asks]
             )
         elif isinstance(command, ReadBreakers):
-            guard.accept(command, None)
+            guard.accept(command, store.breakers.read(command.known_version, now))
 
 
 def _report(name: str, body: Callable[[], object]) -> None:

@@ -72,6 +72,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0  # Kubernetes' default grace period
 DEFAULT_MODEL_ID = "huggingfacetb/smollm2-135m-instruct"
+LOCAL_DEPLOYMENT = "local"
 
 LOCAL_SCHEMA_ALTERNATIVES = 100
 """llama.cpp checks each on the one thread that decodes for everybody: 100 hold all up for 0.7 s,
@@ -126,7 +127,7 @@ async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> Non
             catalog,
             options.listen,
             ready.not_ready,
-            follow=lambda live: ready.follow(live.replace),
+            follow=lambda live: ready.follow(live.replace, live.said_down),
             cache_reports=caches.latest,
         ) as (endpoint, stop):
             announce(endpoint(next((model.id for model in catalog.models()), "")))
@@ -219,12 +220,17 @@ async def _listening(
         metrics,
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
-        FleetApi(live, lambda: fleet_view(live, catalog, guard, caches.views()), keys.own_key),
+        FleetApi(
+            live,
+            lambda: fleet_view(live, catalog, guard, caches.views(), runner.refusal),
+            keys.own_key,
+        ),
         admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
-    work = (control.watch_loop(), runner.run(), health.run(), DecisionLog(guard).watch())
+    decisions = DecisionLog(guard, runner)
+    work = (control.watch_loop(), runner.run(), health.run(), decisions.watch())
     background = [_for_ever(each) for each in work]
     if follow is not None:
         background.append(_for_ever(follow(live)))
@@ -334,6 +340,7 @@ async def _serve(options: ServeOptions, announce: Announce, progress: Progress) 
         model_file,
         slots=options.slots,
         context_tokens=context_tokens,
+        deployment=LOCAL_DEPLOYMENT,
         log_file=options.state_dir / "engine.log",
     )
     listen = ListenOptions(
@@ -378,7 +385,7 @@ def local_catalog(
         name=model_file.stem,
     )
     deployment = Deployment(
-        id="local",
+        id=LOCAL_DEPLOYMENT,
         model=model.id,
         datacenter="local",
         base_url=engine.base_url,

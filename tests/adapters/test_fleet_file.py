@@ -10,7 +10,7 @@ import pytest
 
 from prime_inference.adapters.files.fleet_file import FleetFile
 from prime_inference.compose import ENGINE_PARAMETERS
-from prime_inference.domain.fleet import FleetInvalid
+from prime_inference.domain.fleet import FleetInvalid, Override
 
 EXAMPLE = Path(__file__).parents[2] / "examples/two-datacenters.toml"
 PLAIN = """
@@ -206,6 +206,28 @@ def test_an_edit_can_be_taken_back(tmp_path: Path):
     file.add(SECOND)
     file.undo()
     assert file.read() == before
+
+
+def test_edits_in_force_are_told_and_idle_ones_are_not(tmp_path: Path):
+    file = source(tmp_path, PLAIN)
+    assert file.overrides() == []
+    file.add(SECOND)
+    file.drain("east-2", draining=True)
+    file.move("east-1", {"slots": 3})
+    added = {key: value for key, value in SECOND.items() if key != "id"}
+    assert file.overrides() == [
+        Override("east-1", "moved", {"slots": 3}),
+        Override("east-2", "added", added),
+        Override("east-2", "drained"),
+    ]
+    file.remove("east-2")  # the file never had it: nothing is left of it
+    (tmp_path / "fleet.toml").write_text(PLAIN.replace("slots = 8", "slots = 3"))
+    assert file.overrides() == []  # the file says the same by now
+    (tmp_path / "fleet.toml").write_text(PLAIN + "draining = true\n")
+    file.drain("east-1", draining=False)
+    assert [one.change for one in file.overrides()] == ["moved", "resumed"]
+    file.remove("east-1")
+    assert file.overrides() == [Override("east-1", "removed")]
 
 
 def test_changes_that_are_damaged_are_said(tmp_path: Path):

@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from prime_inference.adapters.files.ready_fleet import ReadyFleet
 from prime_inference.domain.fleet import Fleet
-from prime_inference.fleet.ready import ReadyDeployment, parse_ready, ready_document, write_ready
+from prime_inference.fleet.ready import (
+    ReadyDeployment,
+    parse_down,
+    parse_ready,
+    ready_document,
+    write_ready,
+)
 
 A = ReadyDeployment(
     id="a",
@@ -36,7 +42,8 @@ def ids(ready, model="mock/tiny"):
 
 
 def test_a_list_survives_being_written_and_read():
-    assert parse_ready(ready_document([A, B])) == [A, B]
+    assert parse_ready(ready_document([A, B], ["c"])) == [A, B]
+    assert parse_down(ready_document([A, B], ["c"])) == ["c"]
 
 
 def test_deployments_are_offered_as_the_file_lists_them(tmp_path):
@@ -99,4 +106,17 @@ async def test_changes_are_told_while_it_follows(tmp_path):
     fleet = await asyncio.wait_for(served.get(), 10)
     assert [one.id for one in fleet.deployments] == ["a", "b"]
     assert fleet.datacenters == ("dc-a", "dc-b")
+    following.cancel()
+
+
+async def test_who_is_said_to_be_down_is_told_after_the_fleet_without_it(tmp_path):
+    write_ready(tmp_path / "list", [A, B])
+    ready = fleet_of(tmp_path / "list")
+    told: asyncio.Queue[object] = asyncio.Queue()
+    following = asyncio.create_task(ready.follow(told.put_nowait, told.put_nowait))
+    write_ready(tmp_path / "list", [B], ["a"])
+    fleet = await asyncio.wait_for(told.get(), 10)
+    assert isinstance(fleet, Fleet)
+    assert [one.id for one in fleet.deployments] == ["b"]
+    assert await asyncio.wait_for(told.get(), 10) == {"a"}
     following.cancel()

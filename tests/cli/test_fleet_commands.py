@@ -73,6 +73,15 @@ def test_a_deployment_is_added_moved_drained_resumed_and_removed(served: Served,
     moved = deployments("move", "west-4", "--datacenter", "east", "--slots", "4")["west-4"]
     assert (moved["datacenter"], moved["slots"]) == ("east", 4)
     assert deployments("drain", "west-4", "--wait", "20")["west-4"]["in_flight"] == 0
+    assert deployments("drain", "west-1")["west-1"]["state"] == "drained"
+    shown = json.loads(prime("inference", "status", *here, "-o", "json").stdout)["changes"]
+    assert [(one["deployment"], one["change"]) for one in shown] == [
+        ("west-1", "drained"), ("west-3", "added"), ("west-4", "added"), ("west-4", "drained"),
+    ]  # fmt: skip
+    assert shown[2]["values"]["slots"] == 4
+    text = prime("inference", "status", *here).stdout
+    assert "west-4" in text.partition("Changed over the file")[2]
+    assert deployments("resume", "west-1")["west-1"]["state"] == "serving"
     assert deployments("resume", "west-4")["west-4"]["state"] == "serving"
     assert "west-4" not in deployments("remove", "west-4")
     assert "west-3" not in deployments("remove", "west-3")
@@ -124,7 +133,7 @@ def test_without_a_gateway_that_is_said(prime: Prime, tmp_path: Path):
     assert json.loads(result.stderr)["error"]["code"] == "nothing_answers"
 
 
-def test_gateways_of_one_file_lease_its_slots_from_one_redis(
+def test_gateways_of_one_file_lease_its_slots_from_one_redis_and_are_told_together(
     prime: Prime, tmp_path: Path, served: Served
 ):
     fleet = tmp_path / "fleet.toml"
@@ -141,17 +150,22 @@ def test_gateways_of_one_file_lease_its_slots_from_one_redis(
         for folder in folders
     ]
     try:
+        announced = []
         for process in processes:
             assert process.stdout is not None
-            assert json.loads(process.stdout.readline())["model"] == "acme/echo-1"
+            announced.append(json.loads(process.stdout.readline()))
+            assert announced[-1]["model"] == "acme/echo-1"
         deadline = time.monotonic() + 30
-        while not all(has_leases(prime, folder) for folder in folders):
+        while redis.command("HKEYS", "prime:{blocks}:west-2").count("'h:") != len(folders):
             assert time.monotonic() < deadline, "they have no slots"
             time.sleep(0.2)
-        assert "prime:block:{west-2}" in redis.every_key()
-        for process in processes:
-            process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+        assert not any(degraded(prime, folder) for folder in folders)
+        told_together(prime, folders, announced)
+        processes[0].send_signal(signal.SIGINT)
+        assert processes[0].wait(20) == 0
+        told_in_part(prime, announced)
+        processes[1].send_signal(signal.SIGINT)
+        assert processes[1].wait(20) == 0
     finally:
         for process in processes:
             process.kill()
@@ -159,8 +173,47 @@ def test_gateways_of_one_file_lease_its_slots_from_one_redis(
         redis.stop()
 
 
-def has_leases(prime: Prime, folder: str) -> bool:
-    """Whether a gateway has slots of every deployment, by word of the store."""
+def told_together(prime: Prime, folders: list[str], announced: list[dict[str, Any]]) -> None:
+    """By their folders, and by their URLs with a key for each."""
+    both = [word for folder in folders for word in ("--state-dir", folder)]
+    drained = prime("inference", "deployments", "drain", "west-1", *both)
+    assert drained.exit_code == 0
+    for one in announced:
+        assert f"{one['control_url']}: west-1 drains" in drained.stderr
+    urls = {
+        "PRIME_CONTROL_URLS": ",".join(one["control_url"] for one in announced),
+        "PRIME_CONTROL_KEY": ",".join(one["api_key"] for one in announced),
+    }
+    resumed = prime("inference", "deployments", "resume", "west-1", "-o", "json", **urls)
+    assert (resumed.exit_code, resumed.stderr) == (0, "")
+    reports = json.loads(resumed.stdout)["gateways"]
+    assert [one["control_url"] for one in reports] == [one["control_url"] for one in announced]
+    for one in reports:
+        assert {d["id"]: d["state"] for d in one["fleet"]["deployments"]}["west-1"] == "serving"
+    several = prime("inference", "status", **urls)
+    assert (several.exit_code, "one gateway" in several.stderr) == (1, True)
+    keys = prime("inference", "deployments", "resume", "west-1", **{
+        **urls, "PRIME_CONTROL_KEY": "a,b,c",
+    })  # fmt: skip
+    assert (keys.exit_code, "3 values for 2 gateways" in keys.stderr) == (1, True)
+
+
+def told_in_part(prime: Prime, announced: list[dict[str, Any]]) -> None:
+    """The first of two is gone: the second does it, and the command says which did not."""
+    (gone, here), keys = [one["control_url"] for one in announced], announced[1]["api_key"]
+    command = ["inference", "deployments", "drain", "west-1"]
+    command += ["--control-url", gone, "--control-url", here, "-o", "json"]
+    partly = prime(*command, PRIME_CONTROL_KEY=keys)
+    assert partly.exit_code == 1
+    first, second = json.loads(partly.stdout)["gateways"]
+    assert (first["control_url"], first["error"]["code"]) == (gone, "nothing_answers")
+    assert second["fleet"]["changes"][0]["change"] == "drained"
+    error = json.loads(partly.stderr)["error"]
+    assert error["code"] == "gateways_failed"
+    assert error["message"].startswith(f"1 of 2 gateways have not done it. {gone}: ")
+
+
+def degraded(prime: Prime, folder: str) -> bool:
     shown = prime("inference", "status", "--state-dir", folder, "-o", "json")
-    view = json.loads(shown.stdout)
-    return not view["degraded"] and all(one["leased"] for one in view["deployments"])
+    view: dict[str, bool] = json.loads(shown.stdout)
+    return view["degraded"]

@@ -129,6 +129,25 @@ async def test_pools_do_not_see_each_other(store: Coordination) -> None:
     assert [grant.granted for grant in await store.lease_blocks(asks)] == [8, 8]
 
 
+async def test_many_pools_are_leased_and_returned_together(store: Coordination) -> None:
+    pools = [f"pool-{number}" for number in range(150)]
+    first = await store.lease_blocks(
+        [block("a", number % 9, pool=pool) for number, pool in enumerate(pools)]
+    )
+    assert [grant.granted for grant in first] == [number % 9 for number in range(150)]
+    assert {grant.holders for grant in first} == {1}
+    await store.return_blocks("a", pools, LATER)
+    second = await store.lease_blocks([block("b", 8, pool=pool) for pool in pools])
+    assert {grant.granted for grant in second} == {8}
+
+
+async def test_a_holder_at_rest_is_counted_and_takes_nothing(store: Coordination) -> None:
+    await granted(store, block("a", 8))
+    await granted(store, block("a", 0, capacity=1))
+    (grant,) = await store.lease_blocks([block("b", 8)])
+    assert (grant.granted, grant.holders) == (8, 2)
+
+
 async def test_a_store_that_has_just_started_grants_what_replicas_say_they_have(
     empty_store: MakeStore,
 ) -> None:

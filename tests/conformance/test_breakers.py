@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from prime_inference.ports.coordination import (
+    BEAT_S,
     BreakerRecord,
     BreakerState,
     Cause,
     Coordination,
+    Push,
     Verdict,
 )
 from tests.conformance.asks import half_open, probe, result, trip
@@ -23,6 +26,16 @@ async def test_a_trip_opens_a_breaker_nobody_knew_of(store: Coordination) -> Non
     assert record.trips == 1
     assert record.epoch > 0
     assert record.remaining_s == pytest.approx(30, abs=5)
+
+
+@pytest.mark.parametrize("cause", Cause)
+async def test_what_opened_a_breaker_is_told_to_whoever_asks(
+    store: Coordination, cause: Cause
+) -> None:
+    opened = await store.trip(trip(cause=cause))
+    snapshot = (await store.breakers(0)).news
+    assert snapshot is not None
+    assert [(one.epoch, one.cause) for one in snapshot.records] == [(opened.epoch, cause)]
 
 
 async def test_of_two_trips_of_one_epoch_the_first_counts(store: Coordination) -> None:
@@ -142,22 +155,22 @@ async def test_trips_are_counted_until_the_breaker_was_closed_for_long(
 
 
 async def test_reading_tells_every_record_and_then_only_of_changes(store: Coordination) -> None:
-    assert await store.breakers(0) is None
+    assert (await store.breakers(0)).news is None
     one = await store.trip(trip("one"))
     two = await store.trip(trip("two"))
-    snapshot = await store.breakers(0)
+    snapshot = (await store.breakers(0)).news
     assert snapshot is not None
     assert {r.deployment: r.epoch for r in snapshot.records} == {"one": one.epoch, "two": two.epoch}
-    assert await store.breakers(snapshot.version) is None
+    assert (await store.breakers(snapshot.version)).news is None
     await store.trip(trip("three"))
-    assert await store.breakers(snapshot.version) is not None
+    assert (await store.breakers(snapshot.version)).news is not None
 
 
 async def test_a_store_that_knows_nothing_says_so_to_who_knew_more(store: Coordination) -> None:
-    snapshot = await store.breakers(12345)
+    snapshot = (await store.breakers(12345)).news
     assert snapshot is not None
     assert (snapshot.version, snapshot.records) == (0, ())
-    assert await store.breakers(-1) == snapshot
+    assert (await store.breakers(-1)).news == snapshot
 
 
 async def test_epochs_grow_across_deployments_and_changes(store: Coordination) -> None:
@@ -166,7 +179,7 @@ async def test_epochs_grow_across_deployments_and_changes(store: Coordination) -
 
 
 async def test_every_change_is_pushed(store: Coordination) -> None:
-    heard: asyncio.Queue[BreakerRecord] = asyncio.Queue()
+    heard: asyncio.Queue[Push] = asyncio.Queue()
     watching = asyncio.create_task(store.watch(heard.put_nowait))
     await _subscribed(store, heard)
     await store.trip(trip("watched", open_s=0))
@@ -178,7 +191,7 @@ async def test_every_change_is_pushed(store: Coordination) -> None:
 
 
 async def test_a_cancelled_watch_hears_no_more(store: Coordination) -> None:
-    heard: asyncio.Queue[BreakerRecord] = asyncio.Queue()
+    heard: asyncio.Queue[Push] = asyncio.Queue()
     watching = asyncio.create_task(store.watch(heard.put_nowait))
     await _subscribed(store, heard)
     watching.cancel()
@@ -191,7 +204,24 @@ async def test_a_cancelled_watch_hears_no_more(store: Coordination) -> None:
     assert heard.empty()
 
 
-async def _subscribed(store: Coordination, heard: asyncio.Queue[BreakerRecord]) -> None:
+async def test_who_reads_hears_the_beat_that_he_is_told_of(store: Coordination) -> None:
+    heard: asyncio.Queue[Push] = asyncio.Queue()
+    watching = asyncio.create_task(store.watch(heard.put_nowait))
+    await _subscribed(store, heard)
+    beat = (await store.breakers(0)).beat
+    async with asyncio.timeout(5):
+        while await heard.get() != beat:
+            pass
+    watching.cancel()
+
+
+async def test_readers_together_cause_one_beat_a_second(store: Coordination) -> None:
+    began = time.monotonic()
+    beats = {(await store.breakers(0)).beat.number for _ in range(50)}
+    assert len(beats) <= 1 + (time.monotonic() - began) / BEAT_S
+
+
+async def _subscribed(store: Coordination, heard: asyncio.Queue[Push]) -> None:
     """Trip one breaker after the other until the watch hears of it."""
     for number in range(500):
         await store.trip(trip(f"warm-up-{number}"))
@@ -201,8 +231,9 @@ async def _subscribed(store: Coordination, heard: asyncio.Queue[BreakerRecord]) 
     raise AssertionError("nothing is heard")
 
 
-async def _next(heard: asyncio.Queue[BreakerRecord], deployment: str) -> BreakerRecord:
+async def _next(heard: asyncio.Queue[Push], deployment: str) -> BreakerRecord:
     async with asyncio.timeout(5):
-        while (record := await heard.get()).deployment != deployment:
-            pass
-        return record
+        while True:
+            push = await heard.get()
+            if isinstance(push, BreakerRecord) and push.deployment == deployment:
+                return push

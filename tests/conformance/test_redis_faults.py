@@ -9,10 +9,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 from redis.crc import key_slot
+from redis.exceptions import BusyLoadingError
 
 from prime_inference.adapters.redis.coordination import RedisCoordination
+from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.ports.coordination import (
     BreakerState,
+    CoordinationRefused,
     CoordinationUnavailable,
     Limit,
     Verdict,
@@ -24,7 +27,7 @@ from tests.redis_server import RedisServer
 @pytest.fixture
 async def store(redis_server: RedisServer) -> AsyncIterator[RedisCoordination]:
     # production gives a call 50 ms; here the machine may be busy with other tests
-    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2)
+    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2, ping_s=0.5)
     yield store
     await store.close()
 
@@ -150,6 +153,55 @@ async def test_a_primary_that_was_demoted_is_left_for_the_new_one(
     assert await granted(store, block("a", 3)) == 3
 
 
+async def test_a_password_that_is_wanted_or_wrong_is_told_as_such(
+    redis_server: RedisServer, store: RedisCoordination
+) -> None:
+    await granted(store, block("a", 3))
+    wrong = RedisCoordination(f"unix://:guess@{redis_server.socket}", call_s=2, connect_s=2)
+    redis_server.command("CONFIG", "SET", "requirepass", "secret")
+    with pytest.raises(CoordinationRefused, match=r"WRONGPASS.*password in the Redis URL is wrong"):
+        await wrong.breakers(0)
+    with pytest.raises(CoordinationRefused, match=r"no subscription: .*WRONGPASS"):
+        await wrong.watch(lambda push: None)
+    for _ in range(5):  # it is not asked any more, and the reason is still known
+        with pytest.raises(CoordinationRefused, match="WRONGPASS"):
+            await wrong.breakers(0)
+    await wrong.close()
+    without = RedisCoordination(redis_server.url, call_s=2, connect_s=2)
+    with pytest.raises(CoordinationRefused, match=r"NOAUTH.*redis://:PASSWORD@HOST"):
+        await without.breakers(0)
+    await without.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "commands"),
+    [
+        ("READONLY", [("REPLICAOF", "127.0.0.1", "1")]),
+        ("NOPERM", [("ACL", "SETUSER", "default", "-@scripting")]),
+        ("OOM", [("CONFIG", "SET", "maxmemory", "1")]),
+        ("WRONGTYPE", [("SET", "prime:{blocks}:d", "of somebody else")]),
+        ("MASTERDOWN", [
+            ("CONFIG", "SET", "replica-serve-stale-data", "no"), ("REPLICAOF", "127.0.0.1", "1"),
+        ]),
+    ],
+)  # fmt: skip
+async def test_what_a_server_refuses_is_told_by_its_name(
+    redis_server: RedisServer, code: str, commands: list[tuple[str, ...]]
+) -> None:
+    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2)
+    for command in commands:
+        redis_server.command(*command)
+    with pytest.raises(CoordinationRefused, match=f"Redis says .*{code}.*: "):
+        await store.lease_blocks([block("a", 3)])
+    await store.close()
+
+
+def test_a_server_that_is_still_loading_says_so() -> None:
+    error = BusyLoadingError("Redis is loading the dataset in memory", status_code="LOADING")
+    assert (refusal(error) or "").startswith("Redis says LOADING (Redis is loading the dataset")
+    assert refusal(ConnectionError("Connection refused")) is None
+
+
 async def test_keys_outlive_the_longest_lease_whatever_is_written_last(
     redis_server: RedisServer, store: RedisCoordination
 ) -> None:
@@ -159,7 +211,7 @@ async def test_keys_outlive_the_longest_lease_whatever_is_written_last(
     await store.acquire(request("long", ttl_s=week_s))
     await store.acquire(request("short", ttl_s=1))
     await store.release(request("short"))
-    for key in ("prime:block:{d}", "prime:requests:{team}:concurrency"):
+    for key in ("prime:{blocks}:d", "prime:requests:{team}:concurrency"):
         assert int(redis_server.command("PTTL", key)) > week_ms
 
 
@@ -168,13 +220,16 @@ async def test_keys_of_a_pool_that_is_idle_for_hours_stay(
 ) -> None:
     await granted(store, block("a", 1, ttl_s=1))
     await store.trip(trip(open_s=1))
-    for key in ("prime:block:{d}", "prime:breakers"):
+    for key in ("prime:{blocks}:d", "prime:breakers"):
         assert int(redis_server.command("PTTL", key)) > 3600 * 1000
 
 
 async def test_all_keys_of_one_decision_have_one_hash_tag(
     redis_server: RedisServer, store: RedisCoordination
 ) -> None:
+    await store.lease_blocks([block("a", 1, pool=pool) for pool in ("x", "y}{", "{z}")])
+    assert len({key_slot(key.encode()) for key in redis_server.every_key()}) == 1
+    redis_server.command("FLUSHALL")
     await store.acquire(request("r", Limit("a", 1), Limit("b", 1), scope="t}{"))
     keys = redis_server.every_key()
     assert len(keys) == 4
@@ -188,12 +243,12 @@ async def test_a_poisoned_record_is_as_if_it_were_not_there(
     redis_server: RedisServer, store: RedisCoordination, value: str
 ) -> None:
     redis_server.command("HSET", "prime:breakers", "d:d", value)
-    snapshot = await store.breakers(-1)
+    snapshot = (await store.breakers(-1)).news
     assert snapshot is not None
     assert snapshot.records == ()
     assert not (await store.probe(probe("a"))).granted
     assert (await store.trip(trip())).state is BreakerState.OPEN
-    redis_server.command("HSET", "prime:block:{d}", "h:someone", value)
+    redis_server.command("HSET", "prime:{blocks}:d", "h:someone", value)
     assert await granted(store, block("a", 8)) == 8
 
 
@@ -226,8 +281,8 @@ async def test_leases_do_not_live_longer_when_the_clock_steps_back(
     await granted(store, block("a", 8, ttl_s=0.3))
     await store.acquire(request("r1", Limit("l", 1), ttl_s=0.3))
     hour_ahead = str(int((time.time() + 3600) * 1e6))
-    _shift(redis_server, "prime:block:{d}", "h:a", 3600)
-    redis_server.command("HSET", "prime:block:{d}", "~latest", hour_ahead)
+    _shift(redis_server, "prime:{blocks}:d", "h:a", 3600)
+    redis_server.command("HSET", "prime:{blocks}:d", "~latest", hour_ahead)
     redis_server.command("SET", "prime:requests:{team}:l:latest", hour_ahead)
     redis_server.command("ZINCRBY", "prime:requests:{team}:l", str(3600 * 10**6), "r1")
     assert await granted(store, block("b", 8)) == 0

@@ -79,7 +79,9 @@ async def test_what_runs_is_left_alone_and_what_is_gone_is_stopped(launcher: Eng
     assert await answer(third) == expected_text(MESSAGES)
 
 
-async def test_an_engine_that_was_killed_comes_back_at_its_address(launcher: EngineLauncher):
+async def test_an_engine_that_was_killed_comes_back_at_its_address_and_the_log_names_it(
+    launcher: EngineLauncher, caplog: pytest.LogCaptureFixture
+):
     before = children()
     (deployment,) = (await launcher.start(fleet("east-1"))).deployments
     (engine,) = children() - before
@@ -91,6 +93,9 @@ async def test_an_engine_that_was_killed_comes_back_at_its_address(launcher: Eng
                 break
             except httpx.TransportError:
                 await asyncio.sleep(0.05)
+    said = [record.getMessage() for record in caplog.records if "supervised" in record.name]
+    assert said[0].startswith("deployment east-1: the engine of acme/echo-1 died (status -9)")
+    assert all(line.startswith("deployment east-1: ") for line in said)
 
 
 async def test_an_engine_that_runs_does_not_become_another(launcher: EngineLauncher):
@@ -110,6 +115,6 @@ async def test_one_that_does_not_start_takes_those_started_with_it_away(
     broken.write_bytes(b"not a model")
     both = fleet("east-1", "east-2")
     launches = {**both.launches, "east-2": Launch("llama.cpp", broken)}
-    with pytest.raises(EngineFailed):
+    with pytest.raises(EngineFailed, match=r"^east-2: The engine could not load"):
         await launcher.start(replace(both, launches=launches))
     assert (await launcher.start(fleet("east-1"))).deployments[0].base_url

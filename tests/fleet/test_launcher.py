@@ -244,7 +244,7 @@ async def test_commands_over_the_socket(tmp_path):
 # -- its parts
 
 
-async def test_a_frozen_process_is_replaced(tmp_path):
+async def test_a_frozen_process_is_replaced_and_the_log_names_its_deployment(tmp_path, caplog):
     """It answered once and then no more; one that never answered may still be loading."""
     answers = iter([True] + [False] * PROBES_MISSED)
 
@@ -257,7 +257,14 @@ async def test_a_frozen_process_is_replaced(tmp_path):
 
     seen = []
     record = ProcessRecord(Process("x", "x", (), {}, 0))
-    keeper = Keeper(record, start, lambda: seen.append(record.pid), responds, probe_seconds=0.02)
+    keeper = Keeper(
+        record,
+        start,
+        lambda: seen.append(record.pid),
+        responds,
+        deployment="tiny-a",
+        probe_seconds=0.02,
+    )
     keeper.run()
     try:
         end = time.monotonic() + PATIENCE_SECONDS
@@ -266,6 +273,7 @@ async def test_a_frozen_process_is_replaced(tmp_path):
             await asyncio.sleep(0.02)
         assert processes.identity_of(seen[0]) is None
         assert keeper.alive
+        assert "deployment tiny-a: x answers no more" in caplog.text
     finally:
         await keeper.stop(1.0)
     assert not keeper.alive
@@ -296,6 +304,21 @@ def test_the_state_of_a_deployment(running_, alive, seen, was, state):
     found = lifecycle.observe(running=running_, alive=alive, replicas={"decode": 2}, seen=seen)
     assert found == state
     assert lifecycle.was_ready == (running_ and (was or state in ("ready", "degraded")))
+
+
+def test_a_deployment_is_down_after_three_looks_in_a_row_and_a_drained_one_never():
+    lifecycle = Lifecycle()
+
+    def look(seen, running=True):
+        lifecycle.observe(running=running, alive=1, replicas={}, seen=seen)
+        return lifecycle.down
+
+    assert [look(None) for _ in range(5)] == [False] * 5  # it has not been ready yet
+    look(Readiness(True))
+    assert [look(seen) for seen in (None, Readiness(False), None)] == [False, False, True]
+    assert not look(Readiness(True))
+    assert [look(None) for _ in range(3)] == [False, False, True]
+    assert not look(None, running=False)
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,12 @@ async def test_a_deployment_that_is_not_ready_is_offered_last_until_it_is():
         assert set(guard.candidates(MODEL)) == {"engine-0", "engine-1"}
         await checks.look()
         assert guard.candidates(MODEL) == ["engine-1"]
+        assert guard.down_deployments().keys() == {"engine-0"}
         assert checks.looks == {("engine-0", Readiness.NOT_READY): 2}
         replies["/health"] = answer(b"")
         await checks.look()
         assert set(guard.candidates(MODEL)) == {"engine-0", "engine-1"}
+        assert guard.down_deployments() == {}
 
 
 async def test_checks_never_take_the_last_deployment_away():

@@ -45,7 +45,7 @@ class Fleet:
 
     def __init__(
         self, *deployments: Deployment, replicas: int = 1, settings: Settings | None = None,
-        canary: bool = False,
+        canary: bool = False, pushed: bool = False,
     ) -> None:  # fmt: skip
         self.clock = Clock()
         self.store = MemoryStore()
@@ -58,6 +58,8 @@ class Fleet:
         ]
         for guard in self.guards:
             guard.configure(deployments)
+            if pushed:
+                self.store.listeners.append(guard.follow)
         self.settle()
 
     @property
@@ -92,7 +94,7 @@ class Fleet:
                     self.store.pool(pool, now).give_back(command.holder, command.sequence)
                 return None
             case ReadBreakers():
-                return self.store.breakers.snapshot(command.known_version, now)
+                return self.store.breakers.read(command.known_version, now)
             case Trip():
                 return self.store.breakers.trip(command, now)
             case ProbeAsk():

@@ -55,6 +55,13 @@ def test_a_replica_that_never_reached_the_store_assumes_some_others(lease: Block
     assert lease.limit(100) == 8 // SETTINGS.assumed_replicas
 
 
+def test_who_asks_first_does_not_take_himself_to_be_alone(lease: BlockLease) -> None:
+    for now, safe in ((100, 2), (108, 2), (161, 8)):
+        ask = lease.ask(0, now)
+        lease.accept(ask, _grant(1, holders=1), sent_at=now, now=now)
+        assert lease.safe == safe
+
+
 def test_more_replicas_than_slots_leave_one_each(lease: BlockLease) -> None:
     ask = lease.ask(0, now=100)
     lease.accept(ask, _grant(0, holders=50), sent_at=100, now=100)
@@ -79,9 +86,77 @@ def test_an_answer_to_an_older_ask_is_ignored(lease: BlockLease) -> None:
     assert lease.limit(101) == 3
 
 
-def test_it_is_renewed_after_a_third(lease: BlockLease) -> None:
+def test_it_is_renewed_with_time_for_two_more_asks_before_it_ends(lease: BlockLease) -> None:
     _leased(lease, 2)
-    assert lease.ask_at == pytest.approx(100 + TTL / 3)
+    now = lease.ask_at
+    assert now == pytest.approx(100 + 0.85 * TTL)
+    for _ in range(2):  # each is given up on after 100 ms at worst
+        lease.failed(lease.ask(0, now), now + 0.1)
+        now = lease.ask_at
+        assert lease.limit(now) > 0
+        assert now < lease.valid_until - 0.5
+
+
+def test_a_lease_at_rest_holds_nothing_and_is_no_reason_to_worry(lease: BlockLease) -> None:
+    _leased(lease, 4)
+    ask = lease.ask(0, now=108, rest=True)
+    assert (ask.interactive, ask.batch, ask.has, ask.in_flight) == (0, 0, 0, 0)
+    assert ask.ttl_s > 60  # it is counted by those who remember replicas for a minute
+    assert lease.limit(108) == 0  # given up before it is said to be
+    lease.accept(ask, _grant(0), sent_at=108, now=108)
+    assert lease.ask_at >= 108 + 4 * TTL
+    assert lease.limit(140) == 0
+    assert lease.may_grow_by(140) == 8
+    assert not lease.lapsed(140)
+    assert not lease.ready
+
+
+def test_a_lease_at_rest_is_woken_once(lease: BlockLease) -> None:
+    _leased(lease, 4)
+    lease.accept(lease.ask(0, now=108, rest=True), _grant(0), sent_at=108, now=108)
+    lease.wake(120)
+    assert lease.ask_at == 120
+    ask = lease.ask(0, now=120)
+    assert ask.interactive == 1
+    lease.wake(121)
+    assert lease.ask_at == math.inf
+    lease.accept(ask, _grant(1), sent_at=120, now=120.1)
+    assert lease.ready
+    assert lease.limit(121) == 1
+
+
+def test_a_lease_woken_as_it_goes_to_rest_asks_again_at_once(lease: BlockLease) -> None:
+    _leased(lease, 4)
+    resting = lease.ask(0, now=108, rest=True)
+    lease.wake(108.01)
+    lease.accept(resting, _grant(0), sent_at=108, now=108.02)
+    assert lease.ask_at == 108.02
+    assert not lease.ready
+
+
+def test_who_is_woken_without_a_store_goes_by_the_safe_capacity(lease: BlockLease) -> None:
+    _leased(lease, 4)
+    lease.accept(lease.ask(0, now=108, rest=True), _grant(0, holders=4), sent_at=108, now=108)
+    lease.wake(120)
+    lease.failed(lease.ask(0, now=120), now=120.05)
+    assert lease.ready
+    assert lease.limit(121) == lease.safe == 2
+    assert lease.lapsed(121)
+
+
+def test_it_is_unused_once_nobody_came_between_two_renewals(lease: BlockLease) -> None:
+    lease.demand(1, 0, now=99)
+    for now, unused in ((100, False), (109, False), (118, True)):
+        assert lease.unused is unused
+        _leased(lease, 2, now=now)
+
+
+def test_a_part_is_kept_though_nobody_needs_it_unless_others_do() -> None:
+    lease = BlockLease("d", "r1", 240, SETTINGS, itertools.count(1))
+    ask = lease.ask(0, now=100)
+    assert ask.interactive == 240 // 3 // 8
+    lease.accept(ask, _grant(4, holders=3), sent_at=100, now=100)
+    assert lease.ask(0, now=101).interactive == 1
 
 
 def test_a_cut_is_confirmed_at_once(lease: BlockLease) -> None:
@@ -110,11 +185,11 @@ def test_wants_are_the_peak_and_a_quarter_and_one(lease: BlockLease) -> None:
     assert lease.ask(0, now=100).interactive == 6
 
 
-def test_a_peak_is_remembered_for_a_lease_time_and_then_forgotten(lease: BlockLease) -> None:
+def test_a_peak_is_remembered_for_one_renewal_and_then_forgotten(lease: BlockLease) -> None:
     lease.demand(4, 0, now=99)
     _leased(lease, 6)
-    assert _leased(lease, 6, now=100 + 0.9 * TTL).interactive == 6
-    assert _leased(lease, 6, now=100 + 2.1 * TTL).interactive == 1
+    assert _leased(lease, 6, now=100 + 0.85 * TTL).interactive == 6
+    assert _leased(lease, 6, now=100 + 1.7 * TTL).interactive == 1
 
 
 def test_refused_requests_are_wanted_too(lease: BlockLease) -> None:

@@ -50,6 +50,23 @@ def test_failures_in_a_row_open_at_once_and_ask_to_be_published(breaker: Breaker
     assert breaker.unpublished.cause is Cause.CONSECUTIVE
 
 
+@pytest.mark.parametrize(
+    ("reached", "cause"),
+    [
+        ([False] * 5, Cause.UNREACHABLE),
+        ([False] * 4 + [True], Cause.CONSECUTIVE),
+        ([True] + [False] * 4, Cause.CONSECUTIVE),
+    ],
+)
+def test_only_failures_that_all_reached_nobody_say_that_it_is_unreachable(
+    breaker: Breaker, reached: list[bool], cause: Cause
+) -> None:
+    for each in reached:
+        breaker.failed(100, True, reached=each)
+    assert breaker.unpublished is not None
+    assert breaker.unpublished.cause is cause
+
+
 def test_an_answer_between_breaks_the_row(breaker: Breaker) -> None:
     _fail(breaker, 4)
     breaker.answered(100)

@@ -11,7 +11,12 @@ from prime_inference.ports.coordination import (
     Trip,
     Verdict,
 )
-from prime_inference.reliability.commands import Command, LeaseBlocks, ReturnBlocks
+from prime_inference.reliability.commands import (
+    Command,
+    LeaseBlocks,
+    ReadBreakers,
+    ReturnBlocks,
+)
 from prime_inference.reliability.outcome import Outcome
 from tests.reliability.fleet import Fleet, admit, attempt, deployment, fail
 
@@ -145,11 +150,160 @@ def test_one_lost_message_is_no_outage_and_three_are() -> None:
         assert fleet.guard.degraded is degraded
 
 
-def test_everything_is_asked_in_one_round_trip() -> None:
+def _leases(fleet: Fleet) -> list[LeaseBlocks]:
+    return [call for call in fleet.calls if isinstance(call, LeaseBlocks)]
+
+
+def _reads(fleet: Fleet) -> int:
+    return sum(isinstance(call, ReadBreakers) for call in fleet.calls)
+
+
+def test_everything_is_asked_in_one_command() -> None:
     fleet = Fleet(*(deployment(f"d{number}") for number in range(30)))
+    admit(fleet.guard, "d7")
     fleet.advance(10)
     fleet.calls.clear()
+    fleet.advance(34)
+    assert len(_leases(fleet)) == 4
+    assert {len(call.asks) for call in _leases(fleet)} == {30}
+
+
+def test_a_replica_without_requests_is_nearly_silent() -> None:
+    fleet = Fleet(*(deployment(f"d{number}") for number in range(30)), pushed=True)
+    fleet.advance(60)
+    fleet.calls.clear()
+    fleet.advance(600)
+    assert {(a.interactive, a.has, a.ttl_s) for c in _leases(fleet) for a in c.asks} == {
+        (0, 0, 150)
+    }
+    assert len(_leases(fleet)) == 12
+    assert _reads(fleet) == 10
+    assert not fleet.guard.degraded
+
+
+def test_replicas_at_rest_are_counted() -> None:
+    fleet = Fleet(deployment("a", slots=6), replicas=3)
+    for _ in range(100):
+        with admit(fleet.guard, "a"):
+            fleet.advance(3)
+    assert fleet.guard.replicas == 3
+
+
+def test_slots_of_a_replica_at_rest_are_free_for_others() -> None:
+    fleet = Fleet(deployment("a", slots=3), replicas=3)
+    fleet.advance(60)
+    fleet.guard.began("m")
+    fleet.settle()
+    slots = []
+    for _ in range(3):
+        slots.append(admit(fleet.guard, "a"))
+        fleet.advance(0.5)
+    assert fleet.guard.status()[0].in_flight == 3
+
+
+def test_a_model_rests_while_another_is_in_use() -> None:
+    fleet = Fleet(deployment("a"), deployment("b", model="n"))
+    admit(fleet.guard, "a")
+    fleet.advance(60)
+    leased = {status.id: status.leased for status in fleet.guard.status()}
+    assert leased["a"] > 0
+    assert leased["b"] == 0
+    assert fleet.guard.began("m")
+    assert not fleet.guard.began("n")
+
+
+def test_a_request_after_a_rest_finds_slots_of_every_deployment_of_its_model() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    fleet.advance(60)
+    told: list[bool] = []
+    assert not fleet.guard.began("m")
+    fleet.guard.when_leased("m", lambda: told.append(True))
+    assert not told
+    fleet.settle()
+    assert told == [True]
+    assert fleet.guard.began("m")
+    admit(fleet.guard, "a")
+    admit(fleet.guard, "b")
+
+
+def test_a_request_after_a_rest_waits_for_one_call_if_the_store_is_gone() -> None:
+    fleet = Fleet(deployment("a"))
+    fleet.advance(60)
+    fleet.store_up = False
+    told: list[bool] = []
+    assert not fleet.guard.began("m")
+    fleet.guard.when_leased("m", lambda: told.append(True))
+    for command in fleet.guard.due():
+        fleet.guard.fail(command)
+    assert told == [True]
+    admit(fleet.guard, "a")
+
+
+def test_without_a_store_no_request_waits_for_it() -> None:
+    fleet = Fleet(deployment("a"))
+    fleet.advance(60)
+    fleet.store_up = False
+    fleet.advance(120)
+    assert fleet.guard.degraded
+    assert fleet.guard.began("m")
+    admit(fleet.guard, "a")
+
+
+def test_nothing_rests_under_long_answers_or_while_a_deployment_has_to_be_probed() -> None:
+    fleet = Fleet(deployment("a"), deployment("b", model="n"), canary=True)
+    admit(fleet.guard, "a")
+    fail(fleet.guard, "b")
+    fleet.advance(120)
+    assert all(status.leased for status in fleet.guard.status())
+
+
+def test_a_replica_at_rest_that_learns_of_an_open_breaker_gets_ready_to_probe() -> None:
+    fleet = Fleet(deployment("a"), replicas=2, canary=True, pushed=True)
+    fleet.advance(60)
+    fleet.guards[1].began("m")
+    fleet.settle()
+    fail(fleet.guards[1], "a")
+    fleet.advance(1)
+    assert fleet.guards[0].is_ejected("a")
+    assert fleet.guards[0].status()[0].leased > 0
+
+
+def test_breakers_are_read_seldom_while_push_is_heard_and_often_otherwise() -> None:
+    fleet = Fleet(deployment("a"), pushed=True)
+    admit(fleet.guard, "a")
     fleet.advance(10)
-    leases = [call for call in fleet.calls if isinstance(call, LeaseBlocks)]
-    assert len(leases) <= 4
-    assert {len(call.asks) for call in leases} == {30}
+    fleet.calls.clear()
+    fleet.advance(20, step=0.05)
+    assert 9 <= _reads(fleet) <= 10
+    fleet.store.listeners.clear()  # the subscription dies and nobody is told
+    fleet.advance(4, step=0.05)
+    fleet.calls.clear()
+    fleet.advance(3, step=0.05)
+    assert _reads(fleet) >= 14
+
+
+def test_a_subscription_that_is_known_to_be_lost_is_made_up_for_at_once() -> None:
+    fleet = Fleet(deployment("a"), pushed=True)
+    admit(fleet.guard, "a")
+    fleet.advance(10)
+    fleet.store.listeners.clear()
+    fleet.calls.clear()
+    fleet.guard.push_lost()
+    fleet.advance(3, step=0.05)
+    assert _reads(fleet) >= 14
+    fleet.store.listeners.append(fleet.guard.follow)
+    fleet.advance(3, step=0.05)
+    fleet.calls.clear()
+    fleet.advance(20, step=0.05)
+    assert 9 <= _reads(fleet) <= 10
+
+
+def test_beats_that_others_caused_are_as_good() -> None:
+    fleet = Fleet(deployment("a", slots=7), replicas=7, pushed=True)
+    for guard in fleet.guards:
+        guard.began("m")
+        fleet.advance(0.3, step=0.05)
+    fleet.advance(10, step=0.05)
+    fleet.calls.clear()
+    fleet.advance(10, step=0.05)
+    assert _reads(fleet) <= 7 * 6

@@ -9,6 +9,8 @@ import pytest
 from prime_inference.adapters.memory.coordination import MemoryStore
 from prime_inference.domain.errors import CapacityExhausted
 from prime_inference.ports.coordination import (
+    Beat,
+    BreakerReading,
     BreakerRecord,
     BreakerSnapshot,
     BreakerState,
@@ -18,6 +20,7 @@ from prime_inference.ports.coordination import (
     Trip,
 )
 from prime_inference.reliability.commands import LeaseBlocks, ReadBreakers
+from prime_inference.reliability.decisions import Retry
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
@@ -168,7 +171,7 @@ def test_the_store_is_asked_little() -> None:
 
 def test_without_the_store_requests_go_on() -> None:
     fleet = Fleet(deployment("a", slots=4), replicas=2)
-    fleet.advance(4)
+    fleet.advance(120)
     fleet.store_up = False
     fleet.advance(30)
     assert fleet.guard.degraded
@@ -211,7 +214,7 @@ def test_a_store_that_begins_anew_with_lower_epochs_is_followed() -> None:
     fleet.store = MemoryStore()  # emptied, and its clock set back
     fleet.store_offset = -500.0
     fleet.advance(1)
-    newer = fleet.store.breakers.snapshot(-1, now=fleet.clock.now - 500)
+    newer = fleet.store.breakers.read(-1, now=fleet.clock.now - 500).news
     assert newer is not None
     assert [record.state for record in newer.records] == [BreakerState.OPEN]  # told again
     fleet.advance(6)
@@ -228,7 +231,8 @@ def test_an_answer_that_a_push_has_overtaken_resets_nothing() -> None:
     fleet.clock.now += 0.2
     (read,) = [command for command in fleet.guard.due() if isinstance(command, ReadBreakers)]
     fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
-    fleet.guard.accept(read, BreakerSnapshot(version=10**11, records=()))
+    behind = BreakerSnapshot(version=10**11, records=())
+    fleet.guard.accept(read, BreakerReading(Beat(1), behind))
     assert fleet.guard.candidates("m") == ["b"]
     assert fleet.guard.status()[0].breaker is BreakerState.OPEN
 
@@ -316,6 +320,51 @@ def test_failures_of_attempts_from_before_the_last_closing_do_not_count() -> Non
         late.record(Outcome.FAILED)
     fail(fleet.guard, "a", times=4)
     assert not fleet.guard.is_ejected("a")
+
+
+def test_where_nobody_gets_a_connection_it_is_down_on_every_replica_until_it_is_back() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"), replicas=2)
+    for _ in range(5):
+        assert fleet.guard.down_deployments() == {}
+        attempt(fleet.guard, "a", Outcome.UNREACHED)
+    assert fleet.guard.down_deployments().keys() == {"a"}
+    fleet.advance(0.3)
+    assert fleet.guards[1].down_deployments().keys() == {"a"}
+    fail(fleet.guard, "b")  # failures of another kind do not say that it is down
+    assert fleet.guard.down_deployments().keys() == {"a"}
+    fleet.advance(6)
+    for _ in range(2):
+        attempt(fleet.guard, "a", Outcome.ANSWERED)
+        fleet.advance(0.5)
+    assert fleet.guard.down_deployments() == {}
+
+
+def test_unhealthy_is_not_yet_down_and_down_outlasts_a_drain() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"))
+    slot = admit(fleet.guard, "a")
+    fleet.guard.set_health("a", healthy=False)
+    assert fleet.guard.down_deployments() == {}
+    fleet.guard.set_health("a", healthy=False, down=True)
+    fleet.guard.drain("a")
+    assert fleet.guard.down_deployments().keys() == {"a"}
+    assert fleet.guard.may_retry("m", "a", moved=False)
+    assert fleet.guard.decisions.retries == {("m", Retry.FREE): 1}
+    slot.release()
+    assert fleet.guard.down_deployments() == {}
+
+
+def test_first_tokens_and_answers_are_signs_of_life_and_failures_are_none() -> None:
+    fleet = Fleet(deployment("a"))
+    fail(fleet.guard, "a", times=2)
+    attempt(fleet.guard, "a", Outcome.UNREACHED)
+    attempt(fleet.guard, "a", Outcome.NEUTRAL)
+    assert fleet.guard.signs_of_life("a") == 0
+    with admit(fleet.guard, "a") as slot:
+        slot.first_token()
+        assert fleet.guard.signs_of_life("a") == 1
+    attempt(fleet.guard, "a", Outcome.ANSWERED)
+    assert fleet.guard.signs_of_life("a") == 2
+    assert fleet.guard.signs_of_life("gone") == 0
 
 
 def test_an_unhealthy_deployment_is_offered_only_as_the_last() -> None:

@@ -45,3 +45,25 @@ def test_an_engine_that_answers_requests_is_slow_and_not_dead() -> None:
     assert health.healthy
     health.looked(SILENT, 19)
     assert not health.healthy
+
+
+def test_an_engine_that_says_it_is_not_ready_and_answers_drains_and_is_not_down() -> None:
+    health = Health()
+    for answered in range(1, 4):
+        health.looked(Readiness.NOT_READY, answered)
+    assert (health.healthy, health.down) == (False, False)
+    health.looked(Readiness.NOT_READY, 3)
+    assert health.down  # it has stopped answering
+    health.looked(Readiness.NOT_READY, 4)
+    assert not health.down
+    health.looked(READY, 4)
+    assert (health.healthy, health.down) == (True, False)
+
+
+@pytest.mark.parametrize("readiness", [SILENT, *TELLING])
+def test_down_is_never_said_before_unhealthy(readiness: Readiness) -> None:
+    health = Health()
+    while health.healthy:
+        assert not health.down
+        health.looked(readiness, 0)
+    assert health.down

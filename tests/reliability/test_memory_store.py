@@ -9,7 +9,7 @@ from prime_inference.adapters.memory.breaker_table import BreakerTable
 from prime_inference.adapters.memory.coordination import SCOPES_BETWEEN_SWEEPS, MemoryStore
 from prime_inference.adapters.memory.request_leases import RequestScope
 from prime_inference.ports.clock import steady_clock
-from prime_inference.ports.coordination import FORGET_CLOSED_S, BreakerRecord, Limit
+from prime_inference.ports.coordination import FORGET_CLOSED_S, Limit, Push
 from tests.conformance.asks import block, probe, request, result, trip
 
 
@@ -45,14 +45,14 @@ def test_a_request_lease_does_not_live_longer_when_the_clock_steps_back() -> Non
 
 
 def test_breakers_that_were_closed_for_long_are_forgotten() -> None:
-    told: list[BreakerRecord] = []
+    told: list[Push] = []
     table = BreakerTable(told.append)
     table.trip(trip("old", open_s=0), now=100)
     epoch = table.probe(probe("a", "old"), now=100).record.epoch
     table.conclude(result("a", epoch, deployment="old"), now=100)
     table.trip(trip("open"), now=100)
     table.trip(trip("new"), now=101 + FORGET_CLOSED_S)
-    snapshot = table.snapshot(-1, now=101 + FORGET_CLOSED_S)
+    snapshot = table.read(-1, now=101 + FORGET_CLOSED_S).news
     assert snapshot is not None
     assert {record.deployment for record in snapshot.records} == {"open", "new"}
 

@@ -9,8 +9,10 @@ import pytest
 from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextLengthExceeded,
+    NoConnection,
     RateLimited,
     UpstreamCut,
+    UpstreamDown,
     UpstreamFailure,
     UpstreamMalformed,
     UpstreamRefused,
@@ -41,6 +43,7 @@ def test_5xx_timeouts_resets_garbage_and_cuts_are_failures(error: UpstreamFailur
         ContextLengthExceeded("too long"),
         CapacityExhausted("our own refusal, or the upstream's 429"),
         RateLimited("our own"),
+        UpstreamDown("found down while it waited"),
         asyncio.CancelledError(),
     ],
 )
@@ -53,6 +56,11 @@ def test_4xx_our_own_refusals_and_clients_that_left_are_nobodys_failure(
 def test_a_503_is_a_failure_even_if_the_client_hears_of_capacity() -> None:
     assert outcome_of(CapacityExhausted("busy"), status=503) is Outcome.FAILED
     assert outcome_of(CapacityExhausted("busy"), status=429) is Outcome.NEUTRAL
+
+
+@pytest.mark.parametrize("error", [NoConnection("refused"), UpstreamTimeout("", clock="connect")])
+def test_a_failure_without_a_connection_reached_nobody(error: UpstreamFailure) -> None:
+    assert outcome_of(error) is Outcome.UNREACHED
 
 
 def test_a_whole_answer_is_an_answer() -> None:

@@ -16,7 +16,7 @@ from prime_inference.domain.models import Deployment
 from prime_inference.ports.coordination import BreakerState, Coordination
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome
-from prime_inference.reliability.runner import Canary, Runner, wait_for_slot
+from prime_inference.reliability.runner import Canary, Runner, leased, wait_for_slot
 from prime_inference.reliability.settings import BreakerSettings, LeaseSettings, Settings
 from prime_inference.reliability.slots import Refusal, Slot
 from tests.redis_server import RedisServer, executables
@@ -164,6 +164,47 @@ async def test_a_replica_that_stops_leaves_its_slots_to_the_others(start: StartR
     other, _ = await start(deployment("a", slots=4), leased=False)
     await runner.farewell()
     await _until(lambda: isinstance(other.admit("a"), Slot) and other.status()[0].in_flight == 4)
+
+
+async def test_the_first_request_after_a_rest_waits_for_one_call(start: StartReplica) -> None:
+    guard, _ = await start(deployment("a"), deployment("b"))
+    await _until(lambda: not guard.began("m"))
+    async with asyncio.timeout(5):
+        await leased(guard, "m")
+    assert guard.began("m")
+    for name in "ab":
+        admit(guard, name).release()
+
+
+@pytest.mark.parametrize("server", ["memory"], indirect=True)
+async def test_a_request_after_a_rest_may_be_cancelled_as_it_waits(start: StartReplica) -> None:
+    guard, _ = await start(deployment("a"))
+    await _until(lambda: not guard.began("m"))
+    waiting = asyncio.create_task(leased(guard, "m"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await _until(lambda: guard.began("m"))
+
+
+async def test_nobody_waits_for_a_model_that_is_gone(start: StartReplica) -> None:
+    guard, _ = await start(deployment("a"))
+    assert guard.began("gone")
+    await leased(guard, "gone")
+
+
+@pytest.mark.parametrize("server", REDIS, indirect=True)
+async def test_what_the_store_refuses_is_kept_until_it_answers(
+    server: RedisServer, start: StartReplica
+) -> None:
+    _, runner = await start(deployment("a"))
+    assert runner.refusal is None
+    server.command("ACL", "SETUSER", "default", "-@scripting")
+    await _until(lambda: runner.refusal is not None)
+    assert "NOPERM" in str(runner.refusal)
+    server.command("ACL", "SETUSER", "default", "+@all")
+    await _until(lambda: runner.refusal is None)
 
 
 async def test_who_waits_is_served_when_a_slot_is_given_back(start: StartReplica) -> None:

@@ -61,6 +61,7 @@ class Invariants:
             self._check(len(mine) <= lease.granted, "more than the block", key)
             self._covered(attempt, lease.epoch, len(mine))
         self.taint_lapsed()
+        self._blocks_fit(deployment)
         self._fits(deployment)
         self._probes(deployment)
 
@@ -91,11 +92,17 @@ class Invariants:
 
     def _emptied(self, attempt: Attempt) -> bool:
         """Whether the store has been emptied since it last counted this replica."""
-        key = attempt.replica.name, attempt.deployment
-        return self._incarnation.get(key, 0) != self._store.incarnation
+        return self._is_emptied_since(attempt.replica.name, attempt.deployment)
+
+    def _is_emptied_since(self, replica: str, deployment: str) -> bool:
+        return self._incarnation.get((replica, deployment), 0) != self._store.incarnation
 
     def _fits(self, deployment: str) -> None:
         attempts = self._books.open[deployment]
+        for attempt in attempts:
+            member = attempt.replica.guard._deployments.get(deployment)
+            at_rest = member is not None and member.lease.resting
+            self._check(not at_rest, "a replica at rest has requests in flight", deployment)
         tainted = Counter(a.replica.name for a in attempts if a.tainted)
         slots = self._slots[deployment]
         # newcomers to an emptied store, while others may come back; each time it is emptied
@@ -105,6 +112,24 @@ class Invariants:
         for name, count in tainted.items():
             block = self._largest_block[name, deployment]
             self._check(count <= block, "a lapsed replica has more than one block", name)
+
+    def _blocks_fit(self, deployment: str) -> None:
+        """Valid blocks that the store counts, or has to learn of, are no more than the slots."""
+        if self.store_lost_time:
+            return
+        leases = self._store.leases(deployment)
+        total = 0
+        for name, replica in self.replicas.items():
+            member = replica.guard._deployments.get(deployment)
+            if not replica.alive or member is None:
+                continue
+            lease, known = member.lease, leases.get(name, (None, 0))[0]
+            unlearned = self._store.has_to_learn and self._is_emptied_since(name, deployment)
+            if replica.clock() < lease.valid_until and (known == lease.epoch or unlearned):
+                total += lease.granted
+        allowance = self._store.incarnation * max(1, self._slots[deployment] // NEWCOMERS_FRACTION)
+        fits = total <= self._slots[deployment] + allowance
+        self._check(fits, f"blocks of {total} slots", deployment)
 
     def _probes(self, deployment: str) -> None:
         live = [

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from prime_inference.domain.models import Deployment
-from prime_inference.ports.coordination import BreakerRecord
+from prime_inference.ports.coordination import Push
 from prime_inference.reliability.commands import Command, Reply
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import LEAST_SLEEP_S
@@ -129,5 +129,5 @@ class Replica:
         )  # fmt: skip
         self._world.after(CALL_S, self.do, give_up)
 
-    def _pushed(self, record: BreakerRecord) -> None:
-        self.do(self.guard.follow, record)
+    def _pushed(self, push: Push) -> None:
+        self.do(self.guard.follow, push)

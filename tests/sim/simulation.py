@@ -23,6 +23,7 @@ TROUBLE_UNTIL_S = 24.0
 PEACE_S = 50.0  # open time 30 + ticket 15 + a lease: after that nothing may be left of any trouble
 CALM_S = 5.0  # a lease is renewed, a breaker is read
 PEACEFUL_PER_SECOND = 2.0
+QUIET_PER_SECOND = 0.03  # there are twenty seconds and more between two requests
 DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
 
 
@@ -67,9 +68,10 @@ class Simulation:
         self.replicas: list[Replica] = []
         for _ in range(random.randint(1, 4)):
             self.replicas.append(self._start_replica())
+        self._first_is_quiet = random.random() < 0.25  # so that it goes to rest
         self.traffic = Traffic(
             per_second=random.choice([0.5, 3, 9]),
-            mean_s=random.choice([0.2, 1, 4]),
+            mean_s=random.choice([4, 12] if self._first_is_quiet else [0.2, 1, 4]),
             batch=random.choice([0, 0.3]),
             leaving=random.choice([0, 0.05]),
             bursts_s=random.choice([0, 3, 7]),
@@ -143,6 +145,8 @@ class Simulation:
         rate = self.traffic.per_second
         if self.traffic.bursts_s and int(self.world.now / self.traffic.bursts_s + place) % 2:
             rate /= 10  # each replica in its turn: shares go back and forth
+        if self._first_is_quiet and place == 0:
+            rate = QUIET_PER_SECOND
         if self.peace:  # steady, and enough to be probes; there is nothing more to find
             rate = min(self.traffic.per_second, PEACEFUL_PER_SECOND)
         self.world.after(self.world.random.expovariate(rate), self._request, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prime_inference.adapters.memory.coordination import MemoryStore
-from prime_inference.ports.coordination import BreakerRecord, ProbeAsk, ProbeResult, Trip
+from prime_inference.ports.coordination import ProbeAsk, ProbeResult, Push, Trip
 from prime_inference.reliability.commands import (
     Command,
     LeaseBlocks,
@@ -33,7 +33,7 @@ class SimStore:
         self.before_lease: Callable[[], None] = lambda: None
         self._world = world
         self._network = network
-        self._subscribers: dict[str, Callable[[BreakerRecord], None]] = {}
+        self._subscribers: dict[str, Callable[[Push], None]] = {}
         self._up = True
         self._frozen = False
         self._queue: list[tuple[str, Command, Callable[[Reply], None]]] = []
@@ -47,7 +47,7 @@ class SimStore:
             reply = self._perform(command)
             self._network.send(STORE, caller, answer, reply)
 
-    def subscribe(self, name: str, listener: Callable[[BreakerRecord], None]) -> None:
+    def subscribe(self, name: str, listener: Callable[[Push], None]) -> None:
         self._subscribers[name] = listener
 
     def unsubscribe(self, name: str) -> None:
@@ -85,9 +85,9 @@ class SimStore:
         """Whether leases of the time before it was emptied may still be valid."""
         return self._world.now < self._started_at + LEASE_S * 0.98
 
-    def _push(self, record: BreakerRecord) -> None:
+    def _push(self, push: Push) -> None:
         for name, listener in self._subscribers.items():
-            self._network.send(STORE, name, listener, record)
+            self._network.send(STORE, name, listener, push)
 
     def _perform(self, command: Command) -> Reply:
         now = self.clock()
@@ -100,7 +100,7 @@ class SimStore:
                     self.state.pool(pool, now).give_back(command.holder, command.sequence)
                 return None
             case ReadBreakers():
-                return self.state.breakers.snapshot(command.known_version, now)
+                return self.state.breakers.read(command.known_version, now)
             case Trip():
                 return self.state.breakers.trip(command, now)
             case ProbeAsk():

@@ -17,6 +17,7 @@ from prime_inference.ports.coordination import (
 )
 from prime_inference.reliability import coordinator, ejection
 from prime_inference.reliability.block_lease import BlockLease
+from prime_inference.reliability.deployment import DeploymentGuard
 from prime_inference.reliability.slots import Slot
 from tests.sim import store
 from tests.sim.simulation import Simulation
@@ -121,6 +122,32 @@ def _leaks_slots_of_clients_that_leave(patch: Patch) -> None:
     patch.setattr(Slot, "release", leaky)
 
 
+def _rests_under_long_answers(patch: Patch) -> None:
+    def careless(self: DeploymentGuard) -> bool:
+        return self.lease.resting or (self.lease.ready and self.lease.unused)
+
+    patch.setattr(DeploymentGuard, "may_rest", property(careless))
+    ask = BlockLease.ask
+
+    def silent(self: BlockLease, in_flight: int, now: float, *, rest: bool = False) -> BlockAsk:
+        return ask(self, 0 if rest else in_flight, now, rest=rest)
+
+    patch.setattr(BlockLease, "ask", silent)
+
+
+def _keeps_slots_at_rest(patch: Patch) -> None:
+    accept = BlockLease.accept
+
+    def greedy(
+        self: BlockLease, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float
+    ) -> None:
+        accept(self, ask, grant, sent_at, now)
+        if self.resting:
+            self.granted = 1
+
+    patch.setattr(BlockLease, "accept", greedy)
+
+
 def _ejects_the_last(patch: Patch) -> None:
     patch.setattr(ejection, "sorted", lambda pool, key: (), raising=False)
 
@@ -136,6 +163,8 @@ DEFECTS: list[Callable[[Patch], None]] = [
     _gives_slots_back_twice,
     _leaks_slots_of_clients_that_leave,
     _ejects_the_last,
+    _rests_under_long_answers,
+    _keeps_slots_at_rest,
 ]
 
 

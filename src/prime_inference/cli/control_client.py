@@ -36,10 +36,10 @@ class ControlAddress:
     key: str
 
 
-def control_address(url: str | None, folder: Path | None) -> ControlAddress:
+def control_address(url: str | None, folder: Path | None, key: str = "") -> ControlAddress:
     """The gateway that a command means. Raises NothingAnswers, NoApiKey, WrongUsage.
 
-    The key is PRIME_CONTROL_KEY, else that of the state folder.
+    Without a `key` it is that of the state folder.
     """
     folder = folder or state_folder(os.environ, Path.home())
     if url is None:
@@ -52,7 +52,6 @@ def control_address(url: str | None, folder: Path | None) -> ControlAddress:
         return ControlAddress(server.control_url, server.api_key)
     if not is_http_url(url):
         raise WrongUsage(f"--control-url is no http(s) URL: {url!r}.")
-    key = os.environ.get("PRIME_CONTROL_KEY", "").strip()
     try:
         key = key or (folder / KEY_FILE).read_text().strip()
     except OSError as error:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prime_inference.cli.control_options import ControlStateDir, ControlUrl, connect
+from prime_inference.cli.control_options import (
+    ControlStateDir,
+    ControlStateDirs,
+    ControlUrl,
+    ControlUrls,
+    connect,
+    tell,
+)
 from prime_inference.cli.failures import TimedOut
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, TextOrJson, json_help
 from prime_inference.cli.status import show_deployments
 from prime_inference.cli.terminal import Terminal
 
-EPILOG = json_help("The fleet afterwards, as `prime inference status -o json` shows it.")
+if TYPE_CHECKING:
+    from prime_inference.cli.control_client import ControlClient
+
+EPILOG = json_help(
+    "The fleet afterwards, as `prime inference status -o json` shows it; of several gateways"
+    " {gateways: [{control_url, fleet or error}]}."
+)
 LOOK_SECONDS = 0.5  # between two looks at whether a deployment has drained
 
 app = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Change the fleet of a running gateway."
+    cls=Group, no_args_is_help=True, help="Change the fleet of running gateways."
 )  # fmt: skip
 
 Name = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id.")]
@@ -28,9 +41,10 @@ Force = Annotated[
 
 @app.callback()
 def group(plain: Plain = False) -> None:
-    """Change the fleet of a running gateway: each gateway is told by itself.
+    """Change the fleet of running gateways, each of which is told.
 
-    The changes are kept in the gateway's state folder, over its fleet file.
+    The changes are kept in each gateway's state folder, over its fleet file. If one of several
+    has not done it, the others have: the error says which, and the exit code is 1.
     """
 
 
@@ -71,8 +85,8 @@ def add(
         str, typer.Option("--upstream-model", help="What it calls the model. Default: the same.")
     ] = "",
     output: TextOrJson = "text",
-    control_url: ControlUrl = None,
-    state_dir: ControlStateDir = None,
+    control_url: ControlUrls = None,
+    state_dir: ControlStateDirs = None,
     plain: Plain = False,
 ) -> None:
     """Add a deployment.
@@ -90,9 +104,14 @@ def add(
         "base_url": base_url,
         "upstream_model": upstream_model,
     }
-    with connect(control_url, state_dir) as client:
-        view = client.add(entry)
-    _said(f"{name} is added.", view, output, plain=plain)
+    tell(
+        control_url,
+        state_dir,
+        lambda client: client.add(entry),
+        lambda view: f"{name} is added.",
+        output,
+        plain=plain,
+    )
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -103,16 +122,19 @@ def drain(
     ] = 0.0,
     force: Force = False,
     output: TextOrJson = "text",
-    control_url: ControlUrl = None,
-    state_dir: ControlStateDir = None,
+    control_url: ControlUrls = None,
+    state_dir: ControlStateDirs = None,
     plain: Plain = False,
 ) -> None:
     """Offer a deployment no more requests; those it has go on.
 
     Examples:
       prime inference deployments drain west-1 --wait 600
+      prime inference deployments drain west-1 --control-url http://10.0.0.1:8001 \
+--control-url http://10.0.0.2:8001
     """
-    with connect(control_url, state_dir) as client:
+
+    def ask(client: ControlClient) -> dict[str, Any]:
         view = client.change(name, "drain", {"force": force})
         deadline = time.monotonic() + wait
         while (left := _in_flight(view, name)) and wait:
@@ -120,15 +142,20 @@ def drain(
                 raise TimedOut(f"{name} still has {left} requests after {wait:g} s.")
             time.sleep(LOOK_SECONDS)
             view = client.fleet()
-    _said(f"{name} drains: {left} requests in flight.", view, output, plain=plain)
+        return view
+
+    def done(view: dict[str, Any]) -> str:
+        return f"{name} drains: {_in_flight(view, name)} requests in flight."
+
+    tell(control_url, state_dir, ask, done, output, plain=plain)
 
 
 @app.command(cls=Command, epilog=EPILOG)
 def resume(
     name: Name,
     output: TextOrJson = "text",
-    control_url: ControlUrl = None,
-    state_dir: ControlStateDir = None,
+    control_url: ControlUrls = None,
+    state_dir: ControlStateDirs = None,
     plain: Plain = False,
 ) -> None:
     """Offer a drained deployment requests again.
@@ -136,9 +163,14 @@ def resume(
     Examples:
       prime inference deployments resume west-1
     """
-    with connect(control_url, state_dir) as client:
-        view = client.change(name, "resume")
-    _said(f"{name} serves again.", view, output, plain=plain)
+    tell(
+        control_url,
+        state_dir,
+        lambda client: client.change(name, "resume"),
+        lambda view: f"{name} serves again.",
+        output,
+        plain=plain,
+    )
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -154,8 +186,8 @@ def move(
         int | None, typer.Option("--slots", min=1, help="Requests it works on at a time.")
     ] = None,
     output: TextOrJson = "text",
-    control_url: ControlUrl = None,
-    state_dir: ControlStateDir = None,
+    control_url: ControlUrls = None,
+    state_dir: ControlStateDirs = None,
     plain: Plain = False,
 ) -> None:
     """Give a deployment another address, datacenter or number of slots.
@@ -165,9 +197,14 @@ def move(
     """
     place = {"base_url": base_url, "datacenter": datacenter, "slots": slots}
     given = {key: value for key, value in place.items() if value is not None}
-    with connect(control_url, state_dir) as client:
-        view = client.change(name, "move", given)
-    _said(f"{name} has moved; requests at its old place go on.", view, output, plain=plain)
+    tell(
+        control_url,
+        state_dir,
+        lambda client: client.change(name, "move", given),
+        lambda view: f"{name} has moved; requests at its old place go on.",
+        output,
+        plain=plain,
+    )
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -175,8 +212,8 @@ def remove(
     name: Name,
     force: Force = False,
     output: TextOrJson = "text",
-    control_url: ControlUrl = None,
-    state_dir: ControlStateDir = None,
+    control_url: ControlUrls = None,
+    state_dir: ControlStateDirs = None,
     plain: Plain = False,
 ) -> None:
     """Take a deployment out of the fleet; its requests go on.
@@ -184,18 +221,15 @@ def remove(
     Examples:
       prime inference deployments remove west-1
     """
-    with connect(control_url, state_dir) as client:
-        view = client.remove(name, force=force)
-    _said(f"{name} is removed.", view, output, plain=plain)
+    tell(
+        control_url,
+        state_dir,
+        lambda client: client.remove(name, force=force),
+        lambda view: f"{name} is removed.",
+        output,
+        plain=plain,
+    )
 
 
 def _in_flight(view: dict[str, Any], name: str) -> int:
     return sum(int(one["in_flight"]) for one in view["deployments"] if one["id"] == name)
-
-
-def _said(text: str, view: dict[str, Any], output: str, *, plain: bool) -> None:
-    terminal = Terminal(plain=plain)
-    if output == "json":
-        terminal.json(view)
-    else:
-        terminal.success(text)

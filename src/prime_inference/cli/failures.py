@@ -11,6 +11,7 @@
     │   └── AnswerFailed         1     (an error inside an answer that had begun)
     ├── AnswerCut                1     answer_cut
     ├── AnswerMalformed          1     answer_malformed
+    ├── GatewaysFailed           1     gateways_failed
     ├── PortUnavailable          1     port_unavailable
     └── ServerFailed             1     server_failed
 
@@ -142,6 +143,12 @@ class AnswerMalformed(CommandFailed):
     """What came is not what the API promises."""
 
     code = "answer_malformed"
+
+
+class GatewaysFailed(CommandFailed):
+    """Of several gateways that were told the same, some have not done it."""
+
+    code = "gateways_failed"
 
 
 class PortUnavailable(CommandFailed):

@@ -15,12 +15,12 @@ from prime_inference.cli.options import Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Column, Terminal
 
 EPILOG = json_help(
-    "{replica, replicas, degraded, error, datacenters: [{id, deployments, serving, slots, leased,"
-    " in_flight}], models: [{id, revision, deployments, serving, waiting}], deployments: [{id,"
-    " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
-    " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
-    " refused}], caches: [{id, datacenter, cached, router_hits, host_hits, queue_s, transfer_s}]};"
-    " one document a line with --watch",
+    "{replica, replicas, degraded, error, store_error, changes: [{deployment, change, values}],"
+    " datacenters: [{id, deployments, serving, slots, leased, in_flight}], models: [{id, revision,"
+    " deployments, serving, waiting}], deployments: [{id, model, datacenter, base_url, engine,"
+    " state, breaker, cause, healthy, slots, leased, in_flight, lease_lapsed, p50_first_token_s,"
+    " p99_first_token_s, error_rate, answered, failed, refused}], caches: [{id, datacenter, cached,"
+    " router_hits, host_hits, queue_s, transfer_s}]}; one document a line with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
 NOTHING = "-"
@@ -47,6 +47,7 @@ DEPLOYMENTS = [
     Column("p99", "right"),
     Column("Errors", "right"),
 ]
+CHANGES = [Column("Changed over the file"), Column("How"), Column("Now")]
 
 CACHES = [
     Column("Deployment"),
@@ -108,10 +109,33 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
     terminal.line()
     show_deployments(view["deployments"], terminal)
     show_caches(view["caches"], terminal)
+    if view["changes"]:
+        terminal.line()
+        show_changes(view["changes"], terminal)
     if view["degraded"]:
-        terminal.note("Degraded: the coordination store is away, or a lease has lapsed.")
+        away = "is away, or a lease has lapsed" if not view["store_error"] else "refuses"
+        terminal.note(f"Degraded: the coordination store {away}.")
+    if view["store_error"]:
+        terminal.note(f"Coordination: {view['store_error']}")
     if view["error"]:
         terminal.note(f"The fleet that is wanted cannot be served: {view['error']}")
+
+
+def show_changes(changes: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+    """What operators have changed with `prime inference deployments`, one row for each."""
+    rows = [
+        [
+            one["deployment"],
+            one["change"],
+            ", ".join(f"{key} {_value(value)}" for key, value in one["values"].items() if value),
+        ]
+        for one in changes
+    ]
+    terminal.table("Changes by operators", CHANGES, rows)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def show_deployments(deployments: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:

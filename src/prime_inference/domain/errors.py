@@ -26,6 +26,7 @@
         ├── UpstreamMalformed         502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
+        ├── UpstreamDown              502  provider_unavailable
         └── CapacityExhausted         503  provider_overloaded
 
 `CannotStart` stands apart: nobody has asked anything yet.
@@ -272,6 +273,12 @@ class UpstreamTimeout(UpstreamFailure):
     def __init__(self, message: str, *, clock: str) -> None:
         super().__init__(message, details={"clock": clock})
         self.clock = clock
+
+
+class UpstreamDown(UpstreamFailure):
+    """The deployment was found down while a request waited on it. Tells nothing new of it."""
+
+    code = "upstream_down"
 
 
 class CapacityExhausted(UpstreamFailure):

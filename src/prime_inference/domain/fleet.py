@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.models import Deployment, Model
@@ -32,6 +32,21 @@ class Launch:
     model_file: Path | None = None
     pace_ms: float = 0.0
     first_token_ms: float = 0.0
+
+
+Change = Literal["added", "moved", "drained", "resumed", "removed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What an operator has changed of a deployment, over the fleet file.
+
+    `values` are those of the keys that are other than the file's.
+    """
+
+    deployment: str
+    change: Change
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch
 from prime_inference.domain.models import Deployment, Model
 from prime_inference.engines.local.supervisor import LocalEngine
 from prime_inference.engines.mock.process import MockProcess
-from prime_inference.engines.supervised import SupervisedEngine
+from prime_inference.engines.supervised import EngineFailed, SupervisedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,16 @@ class EngineLauncher:
                     f"{deployment.id} runs here and cannot move: add one elsewhere, and remove it."
                 )
         new = {name: wish for name, wish in wishes.items() if name not in self._running}
-        engines = {name: await self._engine(wish) for name, wish in new.items()}
+        engines = {name: await self._engine(name, wish) for name, wish in new.items()}
         failures = await asyncio.gather(
             *(engine.start() for engine in engines.values()), return_exceptions=True
         )
         self._running |= {name: (new[name], engine) for name, engine in engines.items()}
-        for failure in failures:
+        for name, failure in zip(engines, failures, strict=True):
             if failure is not None:
                 await self._stop(engines)
+                if isinstance(failure, EngineFailed):
+                    raise EngineFailed(f"{name}: {failure}", failure.log_lines) from failure
                 raise failure
         return replace(fleet, deployments=tuple(self._addressed(one) for one in fleet.deployments))
 
@@ -69,7 +71,7 @@ class EngineLauncher:
         engines = [self._running.pop(name)[1] for name in list(names)]
         await asyncio.gather(*(engine.stop() for engine in engines))
 
-    async def _engine(self, wish: _Wish) -> SupervisedEngine:
+    async def _engine(self, name: str, wish: _Wish) -> SupervisedEngine:
         launch = wish.launch
         if launch.engine == "mock":
             return MockProcess(
@@ -77,9 +79,12 @@ class EngineLauncher:
                 context_tokens=wish.context_tokens,
                 pace_ms=launch.pace_ms,
                 first_token_ms=launch.first_token_ms,
+                deployment=name,
             )
         file = launch.model_file or await self._default_model_file()
-        return LocalEngine(file, slots=wish.slots, context_tokens=wish.context_tokens)
+        return LocalEngine(
+            file, slots=wish.slots, context_tokens=wish.context_tokens, deployment=name
+        )
 
     def _addressed(self, deployment: Deployment) -> Deployment:
         found = self._running.get(deployment.id)

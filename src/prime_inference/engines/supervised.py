@@ -9,9 +9,9 @@ import os
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from prime_inference.domain.backoff import Backoff
 from prime_inference.domain.errors import CannotStart
@@ -35,8 +35,23 @@ class EngineFailed(CannotStart):
         self.log_lines = log_lines
 
 
+class _OfDeployment(logging.LoggerAdapter[logging.Logger]):
+    """Each line says which deployment it is about."""
+
+    def __init__(self, deployment: str) -> None:
+        super().__init__(log, {})
+        self._prefix = f"deployment {deployment}: " if deployment else ""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        return f"{self._prefix}{msg}", kwargs
+
+
 class SupervisedEngine(ABC):
     """One engine in a child process on loopback, restarted when it dies or is stuck.
+
+    `deployment` is the one that it serves; log lines name it.
 
     `base_url` stays the same over restarts. A request that is in flight when the process
     dies sees its connection break; those that follow are refused until it is back.
@@ -50,11 +65,13 @@ class SupervisedEngine(ABC):
         self,
         subject: str,
         *,
+        deployment: str = "",
         causes: str = "",
         log_file: Path | None = None,
         probe_seconds: float = PROBE_SECONDS,
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
+        self._log = _OfDeployment(deployment)
         self._subject = subject
         self._causes = causes
         self._log_file = log_file
@@ -158,21 +175,22 @@ class SupervisedEngine(ABC):
             began = loop.time()
             status = await self._until_dead(self._process)
             self.state = "restarting"
-            log.warning("%s: the engine died (status %d)", self._subject, status)
+            self._log.warning("the engine of %s died (status %d)", self._subject, status)
             await self._start_again(backoff, loop.time() - began)
             self.restarts += 1
             self.state = "ready"
+            self._log.info("the engine runs again")
 
     async def _start_again(self, backoff: Backoff, ran_seconds: float) -> None:
         """Try until it runs: whoever repairs the cause need not also restart us."""
         while True:
             pause = backoff.pause(ran_seconds)
-            log.info("starting the engine in %.1f s", pause)
+            self._log.info("starting the engine in %.1f s", pause)
             await asyncio.sleep(pause)
             try:
                 return await self._spawn()
             except (EngineFailed, OSError) as error:  # OSError: no memory for a process
-                log.error("%s", error)
+                self._log.error("%s", error)
                 await self._end()
                 ran_seconds = 0.0
 
@@ -182,7 +200,7 @@ class SupervisedEngine(ABC):
         try:
             while not (await asyncio.wait({died}, timeout=self._probe_seconds))[0]:
                 if not await self._works() and not died.done():
-                    log.error("the engine is stuck; killing it")
+                    self._log.error("the engine is stuck; killing it")
                     process.kill()
                     break
             return await died

@@ -1,14 +1,16 @@
 """The list of deployments that are ready: where the fleet and the gateways meet.
 
 A JSON file, replaced whole, so that a gateway can follow it by its modification time and a
-ConfigMap can carry it. Its order says nothing; ids are unique.
+ConfigMap can carry it. Its order says nothing; ids are unique. `down` names those that were
+ready and were found not to be: requests that wait there need not wait any longer. What was
+drained, or is no longer wanted, is in neither list.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +52,7 @@ class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Document(Struct, frozen=True):
     deployments: list[ReadyDeployment]
+    down: list[str] = []
 
 
 def reachable_from(
@@ -69,9 +72,9 @@ def reachable_from(
     return found
 
 
-def ready_document(deployments: Sequence[ReadyDeployment]) -> bytes:
+def ready_document(deployments: Sequence[ReadyDeployment], down: Collection[str] = ()) -> bytes:
     """The file's content."""
-    return msgspec.json.encode(_Document(list(deployments)))
+    return msgspec.json.encode(_Document(list(deployments), sorted(down)))
 
 
 def parse_ready(data: bytes) -> list[ReadyDeployment]:
@@ -79,9 +82,16 @@ def parse_ready(data: bytes) -> list[ReadyDeployment]:
     return msgspec.json.decode(data, type=_Document).deployments
 
 
-def write_ready(path: Path, deployments: Sequence[ReadyDeployment]) -> None:
+def parse_down(data: bytes) -> list[str]:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=_Document).down
+
+
+def write_ready(
+    path: Path, deployments: Sequence[ReadyDeployment], down: Collection[str] = ()
+) -> None:
     """Replace the file in one step. Raises OSError."""
-    replace_file(path, ready_document(deployments))
+    replace_file(path, ready_document(deployments, down))
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -16,6 +16,7 @@ from prime_inference.domain.models import Model
 from prime_inference.gateway import continuation
 from prime_inference.gateway.billing import charging
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
+from prime_inference.gateway.evacuation import Stay
 from prime_inference.gateway.hedging import Hedge, Rival
 from prime_inference.gateway.prompt_tokens import PromptTokens
 from prime_inference.gateway.relay import StreamRelay
@@ -58,15 +59,18 @@ class Attempts:
         keep_record: bool,
         upstream: Upstream,
         slot: Slot,
-        hedge: Hedge[None] | None,
+        stay: Stay[None] | None,
     ) -> None:
         """One attempt at a stream; after the commit point it goes on with what was sent.
 
         `keep_record`: another deployment may have to go on with this answer.
         """
         since = run.started if relay.committed else None  # one answer, one total
+        hedge = None if stay is None else stay.hedge
         late = None if hedge is None else (hedge.after, hedge.late)
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True, since=since, late=late)
+        if stay is not None:
+            stay.clocks, stay.relay = clocks, relay
         response: Response | None = None
         relay.brought_content = False
         tools = run.operation.answer_tools(upstream.deployment)
@@ -113,7 +117,9 @@ class Attempts:
                 response.close()
             raise
 
-        async def go_on() -> None:
+        async def go_on(stay: Stay[None] | None) -> None:
+            if stay is not None:
+                stay.clocks, stay.relay = clocks, relay
             relay.begin(slot.first_token, relay.new_stream(said, rules))
             relay.brought_content = False
             try:
@@ -228,7 +234,7 @@ class Attempts:
         body = await self.whole(run, model, upstream, slot, None)
         usage = run.usage
 
-        async def go_on() -> bytes:
+        async def go_on(stay: Stay[bytes] | None) -> bytes:
             run.usage = usage
             return body
 
@@ -240,13 +246,16 @@ class Attempts:
         model: Model,
         upstream: Upstream,
         slot: Slot,
-        hedge: Hedge[bytes] | None,
+        stay: Stay[bytes] | None,
     ) -> bytes:
         """The client's body. Raises ApiError."""
         operation = run.operation
         streamed = operation.streams_from(upstream.deployment)
+        hedge = None if stay is None else stay.hedge
         late = None if hedge is None else (hedge.after, hedge.late)
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=streamed, late=late)
+        if stay is not None:
+            stay.clocks = clocks
         response: Response | None = None
         try:
             body = await self._body(run, upstream)

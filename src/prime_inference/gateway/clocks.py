@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from prime_inference.domain.errors import UpstreamTimeout
+from prime_inference.domain.errors import UpstreamFailure, UpstreamTimeout
 from prime_inference.wire.http_client import Response
 
 log = logging.getLogger(__name__)
@@ -133,8 +133,8 @@ class AttemptClocks:
     looks at `at`, the earlier of their ends.
     """
 
-    __slots__ = ("_deadlines", "_expired", "_late", "_limits", "_name", "_response", "_started",
-                 "_total_at", "at")  # fmt: skip
+    __slots__ = ("_deadlines", "_expired", "_late", "_limits", "_name", "_response", "_total_at",
+                 "at", "started")  # fmt: skip
 
     def __init__(
         self,
@@ -148,17 +148,17 @@ class AttemptClocks:
         self._deadlines = deadlines
         self._limits = limits
         self._response: Response | None = None
-        self._expired: UpstreamTimeout | None = None
+        self._expired: UpstreamFailure | None = None
         longest = limits.total if streamed else min(limits.whole, limits.total)
-        self._started = deadlines.now()
-        self._total_at = self.at = (self._started if since is None else since) + longest
+        self.started = deadlines.now()
+        self._total_at = self.at = (self.started if since is None else since) + longest
         self._name = "total"
         self._late: Callable[[], None] | None = None
         if streamed:
             self._run("first_token", limits.first_token)
-        if late is not None and self._started + late[0] < self.at:
+        if late is not None and self.started + late[0] < self.at:
             self._late = late[1]
-            self.at = self._started + late[0]
+            self.at = self.started + late[0]
         deadlines.add(self)
 
     def watch(self, response: Response) -> None:
@@ -185,6 +185,25 @@ class AttemptClocks:
         """The client has caught up: the running clock starts over."""
         self._run(self._name, getattr(self._limits, self._name))
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is an exchange that could be ended now: nothing has come of it unread."""
+        return self._response is not None and not self._response.has_news
+
+    def silence(self, now: float) -> float | None:
+        """Seconds since content came; None before the first. None is missed of a held stream."""
+        if self._name in ("first_token", "total"):
+            return None
+        if self._name != "idle" or self.at >= self._total_at:
+            return 0.0
+        return now - (self.at - self._limits.idle)
+
+    def end(self, failure: UpstreamFailure) -> None:
+        """Not by a clock: end the exchange with `failure`."""
+        self._expired = failure
+        if self._response is not None:
+            self._response.fail(failure)
+
     def stop(self) -> None:
         self._deadlines.discard(self)
         self._response = None
@@ -203,7 +222,7 @@ class AttemptClocks:
         self._late = None
         self.at = self._total_at
         if self._name == "first_token":
-            self.at = min(self._started + self._limits.first_token, self._total_at)
+            self.at = min(self.started + self._limits.first_token, self._total_at)
         self._deadlines.add(self)
         late()
 

@@ -8,6 +8,7 @@ import logging
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.decisions import BreakerChange
 from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.runner import Runner
 
 log = logging.getLogger(__name__)
 
@@ -17,8 +18,10 @@ LOOK_SECONDS = 1.0  # a lease lapses for seconds at least
 class DecisionLog:
     """Breakers as they change; leases and the store as they are found every second."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, runner: Runner) -> None:
         self._guard = guard
+        self._runner = runner
+        self._refusal: str | None = None
         self._degraded = False
         self._lapsed: set[str] = set()
         guard.decisions.on_breaker = self.breaker
@@ -49,12 +52,22 @@ class DecisionLog:
         for name in sorted(self._lapsed - lapsed):
             log.info("deployment %s has a lease again", name)
         self._lapsed = lapsed
+        refusal = self._runner.refusal
+        if refusal != self._refusal:
+            if refusal is not None:
+                log.error("the coordination store refuses: %s", refusal)
+            else:
+                log.info("the coordination store does not refuse any more")
+        self._refusal = refusal
         degraded = self._guard.degraded
         if degraded is not self._degraded:
             log.log(
                 logging.WARNING if degraded else logging.INFO,
-                "this replica goes by itself: the coordination store does not answer"
+                f"this replica goes by itself: the coordination store {self._why()}"
                 if degraded
                 else "the coordination store answers again",
             )
         self._degraded = degraded
+
+    def _why(self) -> str:
+        return "refuses" if self._refusal is not None else "does not answer"

@@ -1,47 +1,40 @@
 """One request over as many deployments as it takes.
 
 Which deployment comes first, whether it has a slot and whether another try may be made is
-the guard's word (docs/reliability.md); this is the loop around it. In one round every
-deployment is tried once; only when all have failed does another round begin, after a pause.
+the guard's word (docs/reliability.md); this is the loop around it.
 
 Almost every request ends with its first try, so the first one is made without any record of
-tries: `_Tries` is made when something has gone wrong.
+tries: `Tries` is made when something has gone wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prime_inference.domain.errors import (
-    CapacityExhausted,
     ContextTooSmall,
-    NoConnection,
+    UpstreamDown,
     UpstreamFailure,
     UpstreamRefused,
-    UpstreamTimeout,
 )
-from prime_inference.domain.models import Deployment
 from prime_inference.gateway.clocks import Deadlines
-from prime_inference.gateway.continuation import same_revision
-from prime_inference.gateway.hedging import Contend, Hedge, Second
+from prime_inference.gateway.evacuation import Evacuation, Stay
+from prime_inference.gateway.hedging import Contend, Hedge
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import Homes
+from prime_inference.gateway.tries import Place, Tries, is_full
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
-from prime_inference.reliability.runner import wait_for_slot
+from prime_inference.reliability.runner import begin
 from prime_inference.reliability.slots import Refusal, Slot
 
 T = TypeVar("T")
-Attempt = Callable[[Upstream, Slot, Hedge[T] | None], Awaitable[T]]
-
-MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
-PAUSES = (0.25, 1.0)  # seconds before the second and third round
-LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed on to the client
+Attempt = Callable[[Upstream, Slot, Stay[T] | None], Awaitable[T]]
+Next = tuple[Upstream, Slot, Attempt[T]]
 
 
 class Failover:
@@ -52,6 +45,7 @@ class Failover:
         self._upstreams = upstreams
         self._deadlines = deadlines
         self._homes = Homes()
+        self._evacuation = Evacuation(guard, deadlines, self._refuge)
 
     async def first_that_answers(
         self, run: Run, able: Sequence[Upstream], attempt: Attempt[T], contend: Contend[T]
@@ -62,9 +56,10 @@ class Failover:
         no other deployment can mend (a refusal, or an answer cut off that nobody can continue).
         """
         guard = self._guard
-        guard.began(run.model)
-        tries: _Tries | None = None
+        await begin(guard, run.model)
+        tries: Tries | None = None
         hedge: Hedge[T] | None = None
+        stay: Stay[T] | None = None
         upstream = able[0]
         if len(able) > 1:
             upstream = self._first(run, able)
@@ -72,31 +67,32 @@ class Failover:
         slot = guard.admit(upstream.deployment.id)
         going = attempt
         while True:
-            second: Second[T] | None = None
+            second: Next[T] | None = None
             if isinstance(slot, Refusal):
-                tries = tries or _Tries(guard, self._upstreams, run)
+                tries = tries or Tries(guard, self._upstreams, run)
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
+                if len(able) > 1:
+                    stay = self._evacuation.begin(Stay(run, upstream, tries, hedge))
                 try:
-                    answer = await going(upstream, slot, hedge)
+                    answer = await going(upstream, slot, stay)
                 except UpstreamFailure as failure:
                     self._failed(run, upstream, slot, failure)
-                    tries = tries or _Tries(guard, self._upstreams, run)
+                    tries = self._tries(run, tries, stay)
                     tries.failed(upstream, failure)
-                    second = await self._outcome(hedge, tries)
+                    second = await self._outcome(attempt, tries, hedge, stay)
                 except asyncio.CancelledError:
                     if hedge is None or (second := hedge.overtook()) is None:
                         raise
                     slot.late(whole=not run.operation.stream)
-                    tries = _Tries(guard, self._upstreams, run)
+                    tries = Tries(guard, self._upstreams, run)
                     tries.left(upstream)
                 else:
                     _answered(run, slot, measure=len(able) > 1)
                     return answer
                 finally:
-                    if hedge is not None:
-                        hedge.call_off()
+                    self._over(hedge, stay)
                     slot.release()
             hedge = None  # one is enough for a request
             going = attempt
@@ -133,8 +129,36 @@ class Failover:
                 return None
         return None
 
-    async def _outcome(self, hedge: Hedge[T] | None, tries: _Tries) -> Second[T] | None:
-        """What becomes of the second attempt when the first has failed."""
+    def _tries(self, run: Run, tries: Tries | None, stay: Stay[Any] | None) -> Tries:
+        """What has been tried; made when something has gone wrong."""
+        if tries is None and stay is not None:
+            tries = stay.tries
+        return tries or Tries(self._guard, self._upstreams, run)
+
+    def _refuge(self, stay: Stay[Any]) -> Place | None:
+        """Where a request that waits in vain can go on."""
+        stay.tries = self._tries(stay.run, None, stay)
+        relay = stay.relay
+        return stay.tries.refuge(
+            stay.upstream,
+            committed=relay is not None and relay.committed,
+            came_further=relay is not None and relay.brought_content,
+        )
+
+    def _over(self, hedge: Hedge[T] | None, stay: Stay[T] | None) -> None:
+        """An attempt has ended: nothing that was begun beside it goes on."""
+        if hedge is not None:
+            hedge.call_off()
+        if stay is not None:
+            self._evacuation.end(stay)
+
+    async def _outcome(
+        self, attempt: Attempt[T], tries: Tries, hedge: Hedge[T] | None, stay: Stay[T] | None
+    ) -> Next[T] | None:
+        """Where it goes on when an attempt has failed: in its refuge, or with its hedge."""
+        refuge = None if stay is None else stay.take_refuge()
+        if refuge is not None:
+            return *refuge, attempt
         if hedge is None:
             return None
         second = await hedge.outcome()
@@ -168,195 +192,11 @@ class Failover:
 
     def _count(self, upstream: Upstream, failure: UpstreamFailure) -> None:
         """Note the failure with the deployment's statistics, if it tells something of it."""
-        if not _is_full(failure) and not isinstance(failure, ContextTooSmall):
+        if not is_full(failure) and not isinstance(failure, ContextTooSmall | UpstreamDown):
             upstream.statistics.failure(self._deadlines.now())
-
-
-class _Tries:
-    """What has been tried for one request, and what comes next."""
-
-    def __init__(self, guard: Guard, upstreams: Upstreams, run: Run) -> None:
-        self._guard = guard
-        self._upstreams = upstreams
-        self._run = run
-        self._count = 0
-        self._unseen = False  # the last try reached nobody
-        self._moved = False  # left an ejected deployment, which is free once
-        self._last = ""  # the deployment that failed last
-        self._seen: set[str] = set()  # in this round
-        self._full: set[str] = set()  # of those, they had no slot
-        self._failures: list[UpstreamFailure] = []  # of this round
-        self._earlier: list[UpstreamFailure] = []  # of the round before
-        self._pauses: Iterator[float] = iter(PAUSES)
-        self._begun: Deployment | None = None  # that wrote a part of what was sent
-        self._pieces = 0  # attempts that had brought content by the last failure
-        self._cut: UpstreamFailure | None = None  # what broke the answer off
-        self._paused = 0.0  # seconds
-
-    def refused(self, upstream: Upstream, refusal: Refusal) -> None:
-        """It had no slot."""
-        self._seen.add(upstream.deployment.id)
-        self._full.add(upstream.deployment.id)
-        self._failures.append(refusal.error(self._run.model))
-
-    def left(self, upstream: Upstream) -> None:
-        """It was slower than another."""
-        self._seen.add(upstream.deployment.id)
-
-    def failed(self, upstream: Upstream, failure: UpstreamFailure) -> None:
-        """An attempt on it did not succeed."""
-        self._last = upstream.deployment.id
-        self._seen.add(self._last)
-        self._failures.append(failure)
-        self._unseen = isinstance(failure, NoConnection)
-        if not self._unseen:
-            self._count += 1
-        if self._run.committed:
-            self._cut_off(upstream, failure)
-
-    def _cut_off(self, upstream: Upstream, failure: UpstreamFailure) -> None:
-        """Content was sent: only the same revision can go on. Raises if nobody else has it."""
-        self._begun = upstream.deployment
-        came_further = self._run.pieces != self._pieces
-        if came_further:  # it may fail as often again
-            self._pieces = self._run.pieces
-            self._cut, self._count = failure, 1
-        able = self._able().keys()
-        if not able - {self._last}:
-            raise failure
-        if came_further and able <= self._seen:
-            self._seen = {self._last}
-
-    async def next(self) -> tuple[Upstream, Slot | Refusal]:
-        """The next to be tried. Raises UpstreamFailure if none is worth it."""
-        untried = self._untried()
-        if untried is None and self._all_are_full():
-            return await self._wait()
-        if untried is None:
-            untried = self._ejected()
-        if untried is None:
-            await self._pause()
-            untried = self._untried()
-        if untried is None:
-            raise self._worst()
-        slot = self._guard.admit(untried.deployment.id)
-        if isinstance(slot, Slot) and not self._may_try():
-            slot.release()
-            raise self._worst()
-        return untried, slot
-
-    def _untried(self) -> Upstream | None:
-        """The best of those that this round has not seen."""
-        able = self._able()
-        for name in self._guard.candidates(self._run.model):
-            if name in able and name not in self._seen:
-                return able[name]
-        return None
-
-    def _ejected(self) -> Upstream | None:
-        """One that the guard does not offer, when all that it offers have failed this request.
-
-        An open breaker says what was a while ago; the request would fail without it.
-        """
-        for name, upstream in self._able().items():
-            if name not in self._seen:
-                return upstream
-        return None
-
-    def _able(self) -> dict[str, Upstream]:
-        """Those that serve the request, by id; the fleet may have changed since it began."""
-        run, operation, begun = self._run, self._run.operation, self._begun
-        return {
-            upstream.deployment.id: upstream
-            for upstream in self._upstreams.on_route(run.model, operation.route)
-            if operation.missing(upstream.deployment) is None
-            and (begun is None or same_revision(run.revision, begun, upstream.deployment))
-        }
-
-    async def _pause(self) -> None:
-        """Let a moment pass before the next round."""
-        worst = self._worst()
-        pause = max(next(self._pauses, math.inf), worst.retry_after or 0.0)
-        self._paused += pause
-        if not self._worth_another_round(worst):
-            raise worst
-        await asyncio.sleep(pause)
-        self._seen -= self._full or set(self._seen)  # who had no slot is still untried
-        self._full.clear()
-        self._earlier, self._failures = self._failures, []
-
-    async def _wait(self) -> tuple[Upstream, Slot]:
-        """Every deployment is full here: wait, if a slot is expected soon."""
-        model = self._run.model
-        while True:
-            slot = await wait_for_slot(self._guard, model)
-            if isinstance(slot, Refusal):
-                await self._wait_on(slot)
-                continue
-            upstream = self._able().get(slot.deployment)
-            if upstream is not None:
-                return upstream, slot
-            slot.release()
-            if any(
-                each.deployment.id == slot.deployment for each in self._upstreams.serving(model)
-            ):
-                raise self._worst()  # that deployment honours less than this request asks for
-            # it left the fleet as the slot was handed over: another one is as good
-
-    async def _wait_on(self, refusal: Refusal) -> None:
-        """Raises UpstreamFailure, unless an answer that has begun may wait for its end."""
-        if self._cut is None:
-            raise refusal.error(self._run.model)
-        pause = max(PAUSES[0], refusal.retry_after_s)
-        self._paused += pause
-        if self._paused > LONGEST_PAUSE:
-            raise self._cut
-        await asyncio.sleep(pause)
-
-    def _all_are_full(self) -> bool:
-        return not any(
-            failure.upstream_status or not _is_full(failure) for failure in self._failures
-        )
-
-    def _may_try(self) -> bool:
-        """The first try is free; the others are bounded for each request and for all together.
-
-        A try that reached nobody has loaded nobody: to go on from there is a first try again.
-        Each round makes such a try once per deployment, so they are bounded too.
-        """
-        if not self._count or (self._unseen and self._count < MOST_TRIES):
-            return True
-        if self._count >= MOST_TRIES:
-            return False
-        allowed = self._guard.may_retry(self._run.model, self._last, moved=self._moved)
-        self._moved = self._moved or self._guard.is_ejected(self._last)
-        return allowed
-
-    def _worth_another_round(self, worst: UpstreamFailure) -> bool:
-        """Not for what a pause does not change: a context, clocks that ran out, too long a pause.
-
-        Where others had no slot, it changes that.
-        """
-        if isinstance(worst, UpstreamTimeout | ContextTooSmall) and not self._full:
-            return False
-        return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
-
-    def _worst(self) -> UpstreamFailure:
-        if self._cut is not None:  # not that nobody could go on
-            return self._cut
-        return min(self._failures or self._earlier, key=_says_less)
 
 
 def _answered(run: Run, slot: Slot, *, measure: bool) -> None:
     slot.record(Outcome.ANSWERED)
     if measure and not run.operation.stream:
         slot.whole_answer()
-
-
-def _is_full(failure: UpstreamFailure) -> bool:
-    return isinstance(failure, CapacityExhausted)
-
-
-def _says_less(failure: UpstreamFailure) -> tuple[bool, float]:
-    """A failure says more than a full deployment; of those, the one that frees up first."""
-    return _is_full(failure), failure.retry_after or 0.0

@@ -107,6 +107,12 @@ class FleetMetrics(Collector):
              for (model, allowed), n in decisions.hedges.items()},
             ("model", "decision"),
         )  # fmt: skip
+        yield _counter(
+            "prime_moved_requests",
+            "Requests that left a deployment which was found down, for another one.",
+            {(name,): n for name, n in decisions.moves.items()},
+            ("deployment",),
+        )
 
     def _store_and_probes(self) -> Iterator[Metric]:
         yield _counter(
@@ -124,7 +130,7 @@ class FleetMetrics(Collector):
         )
         yield _counter(
             "prime_canaries",
-            "One-token probes of ejected deployments: answered, failed, neutral.",
+            "One-token probes of ejected deployments: answered, failed, unreached, neutral.",
             {(name, outcome.name.lower()): n for (name, outcome), n in self.canaries.sent.items()},
             ("deployment", "outcome"),
         )

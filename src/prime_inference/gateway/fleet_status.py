@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -60,13 +61,26 @@ class ModelView(Struct, frozen=True):
     waiting: int  # requests in line for a slot
 
 
+class ChangeView(Struct, frozen=True):
+    """What an operator has changed over the fleet file; `values` are those that differ."""
+
+    deployment: str
+    change: str  # added, moved, drained, resumed, removed
+    values: Mapping[str, Any]
+
+
 class FleetView(Struct, frozen=True):
-    """`error` says why the fleet that is served is not the one that is wanted."""
+    """`error` says why the fleet that is served is not the one that is wanted.
+
+    `store_error` is what the coordination store says instead of an answer.
+    """
 
     replica: str
     replicas: int
     degraded: bool
     error: str | None
+    store_error: str | None
+    changes: Sequence[ChangeView]
     datacenters: Sequence[DatacenterView]
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
@@ -74,7 +88,11 @@ class FleetView(Struct, frozen=True):
 
 
 def fleet_view(
-    live: LiveFleet, catalog: Catalog, guard: Guard, caches: Sequence[CacheView] = ()
+    live: LiveFleet,
+    catalog: Catalog,
+    guard: Guard,
+    caches: Sequence[CacheView] = (),
+    store_error: str | None = None,
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -87,6 +105,8 @@ def fleet_view(
         replicas=guard.replicas,
         degraded=guard.degraded,
         error=live.error,
+        store_error=store_error,
+        changes=[ChangeView(one.deployment, one.change, one.values) for one in live.overrides],
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[
             ModelView(

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from prime_inference.domain.errors import ApiError, UpstreamFailure
 from prime_inference.gateway.upstreams import Upstream
 from prime_inference.reliability.outcome import outcome_of
 from prime_inference.reliability.slots import Slot
+
+if TYPE_CHECKING:
+    from prime_inference.gateway.evacuation import Stay
 
 T = TypeVar("T")
 
@@ -22,13 +25,15 @@ T = TypeVar("T")
 class Rival(Generic[T]):
     """A second attempt that can win: called, it brings the answer; `abandon` gives it up."""
 
-    def __init__(self, go_on: Callable[[], Awaitable[T]], abandon: Callable[[], None]) -> None:
+    def __init__(
+        self, go_on: Callable[[Stay[T] | None], Awaitable[T]], abandon: Callable[[], None]
+    ) -> None:
         self._go_on = go_on
         self.abandon = abandon
 
-    def __call__(self, upstream: Upstream, slot: Slot, hedge: Hedge[T] | None) -> Awaitable[T]:
+    def __call__(self, upstream: Upstream, slot: Slot, stay: Stay[T] | None) -> Awaitable[T]:
         """Go on, like any attempt on that deployment."""
-        return self._go_on()
+        return self._go_on(stay)
 
 
 Second = tuple[Upstream, Slot, Rival[T]]
@@ -57,11 +62,19 @@ class Hedge(Generic[T]):
         self._first = asyncio.current_task()
         self._second: asyncio.Task[None] | None = None
         self._first_is_over = False
+        self._place: Upstream | None = None
+
+    @property
+    def beside(self) -> str | None:
+        """The deployment of a second attempt that is under way, or has won."""
+        under_way = self.won is not None or (self._second is not None and not self._second.done())
+        return self._place.deployment.id if under_way and self._place is not None else None
 
     def late(self) -> None:
         """The first attempt is late: start a second one, if there is room and budget."""
         place = self._choose()
         if place is not None:
+            self._place = place[0]
             self._second = asyncio.get_running_loop().create_task(self._race(*place))
 
     def call_off(self) -> None:

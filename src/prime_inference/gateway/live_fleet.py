@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from prime_inference.domain.errors import CannotStart
-from prime_inference.domain.fleet import Fleet, FleetInvalid
+from prime_inference.domain.fleet import Fleet, FleetInvalid, Override
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.ports.fleet import FleetEditor, Launcher
@@ -32,7 +33,9 @@ class LiveFleet:
         self._editor: FleetEditor | None = None
         self._launcher: Launcher | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._down: set[str] = set()
         self.fleet: Fleet | None = None  # None: it was given by the command line
+        self.overrides: Sequence[Override] = ()  # edits that are in force
         self.reloads = 0
         self.failed_reloads = 0
         self.error: str | None = None  # why the last change was not taken over
@@ -48,6 +51,17 @@ class LiveFleet:
         before, self.fleet = self.fleet, fleet
         _tell(before, fleet)
 
+    def said_down(self, deployments: Collection[str]) -> None:
+        """Whoever watches these deployments has found them down, and no others."""
+        down = set(deployments)
+        for name in sorted(self._down - down):
+            self._guard.set_health(name, healthy=True)
+        for name in sorted(down):
+            if name not in self._down:
+                log.warning("deployment %s is said to be down", name)
+            self._guard.set_health(name, healthy=False, down=True)
+        self._down = down
+
     async def follow(
         self,
         fleet: Fleet,
@@ -60,6 +74,8 @@ class LiveFleet:
         A bad one leaves the fleet as it is.
         """
         self.fleet, self._editor, self._launcher = fleet, editor, launcher
+        with contextlib.suppress(FleetInvalid):  # it was right a moment ago: the next look says so
+            self.overrides = await asyncio.to_thread(editor.overrides)
         while True:
             await asyncio.sleep(poll_seconds)
             async with self._one_at_a_time:
@@ -92,7 +108,9 @@ class LiveFleet:
                 fleet.may_follow(self.fleet)
             if self._launcher is not None:
                 fleet = await self._launcher.start(fleet)
+            overrides = await asyncio.to_thread(editor.overrides)
             self.replace(fleet)
+            self.overrides = overrides
         except CannotStart as error:
             self.failed_reloads += 1
             self.error = str(error)

@@ -79,14 +79,14 @@ class HealthChecks:
         key = (deployment.id, found)
         self.looks[key] = self.looks.get(key, 0) + 1
         health = self._healths.setdefault(deployment.id, Health())
-        if health.looked(found, self._guard.answered(deployment.id)):
+        if health.looked(found, self._guard.signs_of_life(deployment.id)):
             log.warning(
                 "deployment %s is %s: its last check found it %s",
                 deployment.id,
                 "healthy" if health.healthy else "unhealthy",
                 found.value,
             )
-        self._guard.set_health(deployment.id, health.healthy)
+        self._guard.set_health(deployment.id, health.healthy, down=health.down)
 
 
 async def readiness(deployment: Deployment, seconds: float) -> Readiness:

@@ -18,9 +18,14 @@ class CoordinationUnavailable(Exception):
     """The store did not answer in time, or not in a way that makes sense."""
 
 
+class CoordinationRefused(CoordinationUnavailable):
+    """The store answered that it will not: the text names the error, and what to do."""
+
+
 # Rules of the store that every adapter keeps.
 NEWCOMERS_FRACTION = 4  # newcomers to an empty store together get a quarter: others may come back
 FORGET_CLOSED_S = 3600.0  # a closed breaker; no late report and no count of trips is so old
+BEAT_S = 1.0  # between two beats at least: one a second for the whole fleet costs nothing
 
 
 # --- blocks of slots ---------------------------------------------------------------------
@@ -66,6 +71,7 @@ class Cause(enum.StrEnum):
     """What opened a breaker."""
 
     CONSECUTIVE = "consecutive"  # failures in a row: hard evidence
+    UNREACHABLE = "unreachable"  # failures in a row, none of which reached anybody
     RATE = "rate"  # a failure rate: statistics
 
 
@@ -144,6 +150,24 @@ class BreakerSnapshot:
     records: tuple[BreakerRecord, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life, pushed when somebody reads and the last one is older than `BEAT_S`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerReading:
+    """`beat` is the last one that was pushed: who has not heard it hears nothing."""
+
+    beat: Beat
+    news: BreakerSnapshot | None  # None: nothing has changed
+
+
+Push = BreakerRecord | Beat
+
+
 # --- request leases ----------------------------------------------------------------------
 
 
@@ -179,7 +203,7 @@ class Coordination(Protocol):
     """Raises CoordinationUnavailable from every method, within a fraction of a second."""
 
     async def lease_blocks(self, asks: Sequence[BlockAsk]) -> Sequence[BlockGrant]:
-        """Grant, renew or change blocks, in one round trip; one grant per ask, in order."""
+        """Grant, renew or change blocks, in one command; one grant per ask, in order."""
         ...
 
     async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
@@ -201,15 +225,15 @@ class Coordination(Protocol):
         """Tell how a probe ended; returns the record as it is now."""
         ...
 
-    async def breakers(self, known_version: int) -> BreakerSnapshot | None:
-        """Every breaker, or None if nothing has changed since `known_version`.
+    async def breakers(self, known_version: int) -> BreakerReading:
+        """Every breaker, if anything has changed since `known_version`.
 
         An empty store has version 0; -1 is no version, and always gets an answer.
         """
         ...
 
-    async def watch(self, listener: Callable[[BreakerRecord], None]) -> None:
-        """Call `listener` with every change of a breaker, until cancelled.
+    async def watch(self, listener: Callable[[Push], None]) -> None:
+        """Call `listener` with every change of a breaker and every beat, until cancelled.
 
         Raises CoordinationUnavailable when changes can no longer be received. Changes may be
         missed all the same: `breakers` is the truth.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from prime_inference.domain.fleet import Fleet
+from prime_inference.domain.fleet import Fleet, Override
 
 
 class FleetSource(Protocol):
@@ -37,6 +37,10 @@ class FleetEditor(FleetSource, Protocol):
 
     def remove(self, deployment: str) -> None:
         """Take it out; its requests go on."""
+        ...
+
+    def overrides(self) -> Sequence[Override]:
+        """The edits that are in force, by deployment. Raises FleetInvalid."""
         ...
 
     def undo(self) -> None:

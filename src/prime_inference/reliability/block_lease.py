@@ -12,7 +12,7 @@ from prime_inference.domain.sharing import BATCH_FRACTION
 from prime_inference.ports.coordination import BlockAsk, BlockGrant
 from prime_inference.reliability.settings import LeaseSettings
 
-RENEWALS_PER_TTL = 3  # two asks may be lost before the lease ends
+PRESENCE_ASKS = 3  # within `presence_s`: two may be lost, and it is still counted
 ASK_AFTER_FAILURE_S = (
     0.25  # a store that is coming back is found soon, one that is away not flooded
 )
@@ -20,7 +20,11 @@ REPLICAS_REMEMBERED_S = 60.0  # longer than all replicas take to ask again after
 
 
 class BlockLease:
-    """The block of one deployment on one replica. Time is passed in."""
+    """The block of one deployment on one replica. Time is passed in.
+
+    A lease at rest holds no slots; the store knows that its holder is there. The first request
+    wakes it, and waits until it is ready: the store has answered, or failed to.
+    """
 
     def __init__(
         self,
@@ -39,7 +43,11 @@ class BlockLease:
         self.safe = 0  # without a valid lease; 0 until the store was asked once
         self.replicas = settings.assumed_replicas
         self._replicas_until = -math.inf  # before, it is not lowered
+        self._assumed = settings.assumed_replicas  # at least, for the safe capacity
+        self._assumed_until = math.inf
         self.asking = False
+        self.resting = False
+        self.ready = False  # what `limit` says is more than ignorance
         self.closing = False  # no new requests: wants nothing, and goes when nothing is in flight
         self._holder = holder
         self._settings = settings
@@ -47,6 +55,7 @@ class BlockLease:
         self._sequence = 0
         self._sent_at = -math.inf
         self._ask_at = -math.inf
+        self._asked_to_rest = False
         self._contended = False  # others hold what we want
         self.peak_interactive = self._last_interactive = 0
         self._peak_batch = self._last_batch = 0
@@ -69,11 +78,17 @@ class BlockLease:
         """Whether there was a chance to have a lease, and there is none."""
         return now >= self.valid_until and self.safe > 0
 
+    @property
+    def unused(self) -> bool:
+        """Whether no slot was taken since the renewal before the last one."""
+        interactive = self.peak_interactive or self._last_interactive
+        return not (interactive or self._peak_batch or self._last_batch)
+
     def may_grow_by(self, now: float) -> int:
         """Slots that the next answer may bring: nobody has said that others hold them."""
         if self._contended:
             return 0
-        if self.safe == 0:  # the first answer is awaited
+        if not self.ready:  # the first answer is awaited
             return self.capacity
         return self.capacity - self.granted if now < self.valid_until else 0
 
@@ -95,7 +110,14 @@ class BlockLease:
         self.demand(interactive + self._refused_interactive, batch + self._refused_batch, now)
         self._ask_soon(now)
 
+    def wake(self, now: float) -> None:
+        """Somebody comes: ask for slots again, at once."""
+        if self.resting:
+            self.resting = False
+            self._ask_at = now
+
     def _ask_soon(self, now: float) -> None:
+        self.wake(now)
         settings = self._settings
         gap_s = settings.contended_gap_s if self._contended else settings.ask_gap_s
         self._ask_at = min(self._ask_at, max(now, self._sent_at + gap_s))
@@ -107,13 +129,22 @@ class BlockLease:
         """When to ask next; never while an answer is awaited."""
         return math.inf if self.asking else self._ask_at
 
-    def ask(self, in_flight: int, now: float) -> BlockAsk:
-        """The next ask. What is not wanted any more is given up before it is said to be."""
-        interactive, batch = self._wants(now)
-        if now < self.valid_until:
+    def ask(self, in_flight: int, now: float, *, rest: bool = False) -> BlockAsk:
+        """The next ask. What is not wanted any more is given up before it is said to be.
+
+        `rest`: with nothing in flight and nobody coming; gives everything up.
+        """
+        interactive, batch = (0, 0) if rest else self._wants(now)
+        self.resting = rest
+        if rest:
+            self.ready = False
+            self.granted = self.batch = 0
+            self.valid_until = now + self._settings.presence_s
+        elif now < self.valid_until:
             self.granted = min(self.granted, max(interactive + batch, in_flight))
             self.batch = min(self.batch, self.granted)
         self._refused_interactive = self._refused_batch = 0
+        self._asked_to_rest = rest
         self._sequence = next(self._sequences)
         self._sent_at = now
         self.asking = True
@@ -126,7 +157,7 @@ class BlockLease:
             batch=batch,
             has=self.limit(now),
             in_flight=in_flight,
-            ttl_s=self._settings.ttl_s,
+            ttl_s=self._settings.presence_s if rest else self._settings.ttl_s,
             sharing=self._settings.sharing,
         )
 
@@ -141,10 +172,17 @@ class BlockLease:
         self.batch = grant.batch
         self._count_replicas(grant, now)
         self.safe = self._safe_capacity()
-        self.valid_until = sent_at + settings.ttl_s * (1 - settings.early_end)
+        self.valid_until = sent_at + ask.ttl_s * (1 - settings.early_end)
         contended = grant.granted < ask.interactive + ask.batch
         self._contended = contended
-        self._ask_at = sent_at + settings.ttl_s / RENEWALS_PER_TTL
+        if self.resting:
+            self._ask_at = sent_at + ask.ttl_s / PRESENCE_ASKS
+            return
+        if self._asked_to_rest:  # somebody came meanwhile
+            self._ask_at = now
+            return
+        self.ready = True
+        self._ask_at = sent_at + settings.ttl_s * settings.renew_at
         if contended:
             self._ask_at = min(self._ask_at, sent_at + settings.contended_gap_s)
         if grant.granted < ask.has:  # the store frees the difference when it hears that we know
@@ -157,6 +195,9 @@ class BlockLease:
         self.asking = False
         self.safe = self._safe_capacity()
         self._ask_at = now + ASK_AFTER_FAILURE_S
+        if not self.resting and not self.ready:
+            self.ready = True
+            self.valid_until = -math.inf  # who waits for slots goes by the safe capacity
 
     def resize(self, capacity: int) -> None:
         """The deployment has another number of slots; the store hears of it at once."""
@@ -176,26 +217,33 @@ class BlockLease:
             self._ask_at = -math.inf
 
     def _count_replicas(self, grant: BlockGrant, now: float) -> None:
-        """More at once, fewer later: who asks first after an outage is not alone."""
+        """More at once, fewer later: who asks first, ever or after an outage, is not alone."""
+        if self._assumed_until == math.inf:
+            self._assumed_until = now + REPLICAS_REMEMBERED_S
+        elif now >= self._assumed_until:
+            self._assumed = 1
         fewer_is_true = now >= self._replicas_until and not grant.learning
         if grant.holders >= self.replicas or fewer_is_true:
             self.replicas = grant.holders
             self._replicas_until = now + REPLICAS_REMEMBERED_S
 
     def _safe_capacity(self) -> int:
-        return max(1, self.capacity // self.replicas)
+        return max(1, self.capacity // max(self.replicas, self._assumed))
+
+    def _reserve(self) -> int:
+        """Slots kept though nobody needs them, unless others do: growth meets leased slots."""
+        return 0 if self._contended else int(self._safe_capacity() * self._settings.reserve)
 
     def _wants(self, now: float) -> tuple[int, int]:
-        """Slots for the peak of the last lease time and some headroom."""
+        """Slots for the peak since the renewal before the last one, and some headroom."""
+        peak_interactive = max(self.peak_interactive, self._last_interactive)
+        peak_batch = max(self._peak_batch, self._last_batch)
         if now >= self._peaks_turn_at:
             self._last_interactive, self.peak_interactive = self.peak_interactive, 0
             self._last_batch, self._peak_batch = self._peak_batch, 0
-            self._peaks_turn_at = now + self._settings.ttl_s
+            self._peaks_turn_at = now + self._settings.ttl_s * self._settings.renew_at
         if self.closing:
             return 0, 0
         more = 1 + self._settings.headroom
-        interactive = max(self.peak_interactive, self._last_interactive)
-        batch = max(self._peak_batch, self._last_batch)
-        interactive = min(self.capacity, math.ceil(interactive * more) + 1)
-        batch = min(self.capacity, math.ceil(batch * more))
-        return interactive, batch
+        interactive = max(math.ceil(peak_interactive * more) + 1, self._reserve())
+        return min(self.capacity, interactive), min(self.capacity, math.ceil(peak_batch * more))

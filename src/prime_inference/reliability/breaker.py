@@ -52,6 +52,7 @@ class Breaker:
         self.epoch = 0  # of the last record followed
         self.generation = 0  # grows with every opening and closing, known to the store or not
         self.cause = Cause.CONSECUTIVE
+        self.opened_at = -math.inf  # when it last left closed
         self.unpublished: Trip | None = None  # opened here, and the store does not know yet
         self.ticket: Ticket | None = None  # held by this replica
         self.use_ticket_by = math.inf  # of a ticket that no probe was sent on yet
@@ -61,6 +62,7 @@ class Breaker:
         self._random = random
         self._window = OutcomeWindow(settings.window_s)
         self._in_a_row = 0
+        self._unreached_in_a_row = 0
         self._answers = 0  # of probes on local tickets
         self._trips = 0
 
@@ -68,16 +70,19 @@ class Breaker:
 
     def answered(self, now: float) -> None:
         """An attempt gave a whole answer."""
-        self._in_a_row = 0
+        self._in_a_row = self._unreached_in_a_row = 0
         self._window.answered(now)
 
-    def failed(self, now: float, rate_may_eject: bool) -> None:
+    def failed(self, now: float, rate_may_eject: bool, *, reached: bool = True) -> None:
         """An attempt failed. `rate_may_eject`: statistics may take another one from the pool."""
         self._in_a_row += 1
+        self._unreached_in_a_row = 0 if reached else self._unreached_in_a_row + 1
         self._window.failed(now)
         if self.state is not BreakerState.CLOSED:
             return
-        if self._in_a_row >= self._settings.consecutive_failures:
+        if self._unreached_in_a_row >= self._settings.consecutive_failures:
+            self._trip(Cause.UNREACHABLE, now)
+        elif self._in_a_row >= self._settings.consecutive_failures:
             self._trip(Cause.CONSECUTIVE, now)
         elif rate_may_eject and self._rate_is_bad(now):
             self._trip(Cause.RATE, now)
@@ -101,6 +106,8 @@ class Breaker:
 
     def _open_locally(self, now: float) -> None:
         settings = self._settings
+        if self.state is BreakerState.CLOSED:
+            self.opened_at = now
         self._enter(BreakerState.OPEN)
         self.generation += 1
         self._answers = 0
@@ -132,6 +139,7 @@ class Breaker:
             return  # told again, by push and by poll
         if self.state is BreakerState.CLOSED:
             self.generation += 1
+            self.opened_at = now
         self.cause = record.cause
         self._enter(record.state)
         self.unpublished = None
@@ -169,7 +177,7 @@ class Breaker:
         self.ticket = None
         self.use_ticket_by = math.inf
         self.due_at = math.inf
-        self._in_a_row = 0
+        self._in_a_row = self._unreached_in_a_row = 0
         self._answers = 0
         self._window.clear()
 

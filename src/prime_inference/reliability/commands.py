@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from prime_inference.ports.coordination import (
     BlockAsk,
     BlockGrant,
+    BreakerReading,
     BreakerRecord,
-    BreakerSnapshot,
     ProbeAsk,
     ProbeGrant,
     ProbeResult,
@@ -36,10 +36,10 @@ class ReturnBlocks:
 
 @dataclass(frozen=True, slots=True)
 class ReadBreakers:
-    """Poll for what push may have missed."""
+    """Read what push may have missed, and whether it is heard."""
 
     known_version: int
 
 
 Command = LeaseBlocks | ReturnBlocks | ReadBreakers | Trip | ProbeAsk | ProbeResult
-Reply = Sequence[BlockGrant] | BreakerSnapshot | BreakerRecord | ProbeGrant | None
+Reply = Sequence[BlockGrant] | BreakerReading | BreakerRecord | ProbeGrant | None

@@ -12,18 +12,20 @@ from random import Random
 from typing import cast
 
 from prime_inference.ports.coordination import (
+    Beat,
     BlockAsk,
     BlockGrant,
+    BreakerReading,
     BreakerRecord,
     BreakerSnapshot,
     BreakerState,
     ProbeAsk,
     ProbeGrant,
     ProbeResult,
+    Push,
     Trip,
     Verdict,
 )
-from prime_inference.reliability.block_lease import RENEWALS_PER_TTL
 from prime_inference.reliability.breaker import Ticket
 from prime_inference.reliability.commands import (
     Command,
@@ -78,12 +80,19 @@ class Coordinator:
         self._version = KNOWS_NOTHING
         self._reads_behind = 0  # answers in a row that know less than we do
         self._reading = False
-        self._read_at = -math.inf
+        self._last_read_at = -math.inf
+        self._heard: Beat | None = None  # the last one that was pushed
+        self._hears = False  # the beat of the last reading, or a later one
         self._probes = 0
 
     @property
     def store_is_away(self) -> bool:
         return self.failures_in_a_row >= AWAY_AFTER_FAILURES
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody asks for anything on this replica."""
+        return all(deployment.lease.resting for deployment in self._deployments.values())
 
     # --- commands ---
 
@@ -93,35 +102,45 @@ class Coordinator:
         if self._removed:  # before the asks: one of them may be for a deployment that is back
             commands.append(self.return_blocks(self._removed))
             self._removed.clear()
+        for deployment in self._deployments.values():
+            # a probe needs a slot; and without a store the next request would wait in vain
+            if deployment.breaker.state is not BreakerState.CLOSED or self.store_is_away:
+                deployment.lease.wake(now)
         asks = self._asks(now)
         for deployment in self._deployments.values():
             if deployment.breaker.state is not BreakerState.CLOSED:
                 commands.extend(self._about_breaker(deployment, now))
+        if self._read_at() <= now:
+            self._reading = True
+            commands.append(ReadBreakers(self._known_version()))
         if asks:
             commands.append(LeaseBlocks(tuple(asks), now))
         for result, state in self._results.items():
             if state.send_at <= now:
                 state.send_at = math.inf
                 commands.append(result)
-        if self._read_at <= now and not self._reading:
-            self._reading = True
-            commands.append(ReadBreakers(self._known_version()))
         return commands
 
     def _asks(self, now: float) -> list[BlockAsk]:
-        """Asks that are due, and with them those that would be soon: one round trip for all."""
+        """Asks that are due, and with them those that would be soon: one command for all.
+
+        Models that nobody asks for give their slots up.
+        """
         deployments = self._deployments.values()
         if not any(deployment.lease.ask_at <= now for deployment in deployments):
             return []
-        soon = now + self._settings.lease.ttl_s / RENEWALS_PER_TTL / 2
-        due = [deployment for deployment in deployments if deployment.lease.ask_at <= soon]
-        return [deployment.lease.ask(deployment.in_flight, now) for deployment in due]
+        settings = self._settings.lease
+        soon = now + settings.ttl_s * settings.renew_at / 2
+        due = [d for d in deployments if d.lease.ask_at <= soon]
+        awake = {d.model for d in deployments if not d.may_rest or d.lease.ask_at > soon}
+        may_rest = not self.store_is_away
+        return [d.lease.ask(d.in_flight, now, rest=may_rest and d.model not in awake) for d in due]
 
     def next_due(self, now: float) -> float:
         """When `due` will have something, as far as is known now."""
         if self._removed:
             return -math.inf
-        soonest = math.inf if self._reading else self._read_at
+        soonest = self._read_at()
         for state in self._results.values():
             soonest = min(soonest, state.send_at)
         for deployment in self._deployments.values():
@@ -194,9 +213,11 @@ class Coordinator:
                     if deployment is not None:
                         deployment.lease.accept(ask, grant, command.sent_at, now)
             case ReadBreakers():
-                self._next_read(now)
-                if reply is not None:
-                    self._read(cast("BreakerSnapshot", reply), now)
+                reading = cast("BreakerReading", reply)
+                self._reading, self._last_read_at = False, now
+                self._hears = self._heard == reading.beat
+                if reading.news is not None:
+                    self._read(reading.news, now)
             case Trip():
                 self._published(command, cast("BreakerRecord", reply), now)
             case ProbeAsk():
@@ -217,7 +238,7 @@ class Coordinator:
                     if ask.pool in self._deployments:
                         self._deployments[ask.pool].lease.failed(ask, now)
             case ReadBreakers():
-                self._next_read(now)
+                self._reading, self._last_read_at, self._hears = False, now, False
             case ReturnBlocks():
                 pass  # the lease ends by itself
             case Trip() | ProbeAsk() | ProbeResult():
@@ -246,8 +267,11 @@ class Coordinator:
                     breaker.ticket_ended(result.ticket)
                     breaker.concluded_alone(result.ticket, command.verdict, now)
 
-    def follow(self, record: BreakerRecord, now: float) -> None:
-        """A record, from wherever it came."""
+    def follow(self, record: Push, now: float) -> None:
+        """A record, from wherever it came, or a beat."""
+        if isinstance(record, Beat):
+            self._heard, self._hears = record, True
+            return
         deployment = self._deployments.get(record.deployment)
         if deployment is not None:
             deployment.breaker.follow(record, now)
@@ -279,9 +303,19 @@ class Coordinator:
         self._publish_at.pop(pool, None)
         self._ticket_asks.pop(pool, None)
 
-    def _next_read(self, now: float) -> None:
-        self._reading = False
-        self._read_at = now + self._settings.breaker.poll_s
+    def push_lost(self) -> None:
+        """Nothing is pushed until a beat is heard again."""
+        self._heard, self._hears = None, False
+
+    def _read_at(self) -> float:
+        """When to read next: soon, unless the beat of the last reading was heard."""
+        if self._reading:
+            return math.inf
+        settings = self._settings.breaker
+        if not self._hears:
+            return self._last_read_at + settings.poll_s
+        pause = settings.idle_poll_s if self.idle else settings.heard_poll_s
+        return self._last_read_at + pause
 
     def _read(self, snapshot: BreakerSnapshot, now: float) -> None:
         if self._is_from_an_emptied_store(snapshot):

@@ -40,13 +40,14 @@ class BreakerChange:
 class Decisions:
     """Counters that only grow. An admitted request touches none of them."""
 
-    __slots__ = ("breakers", "hedges", "on_breaker", "refusals", "retries", "waits")
+    __slots__ = ("breakers", "hedges", "moves", "on_breaker", "refusals", "retries", "waits")
 
     def __init__(self) -> None:
         self.breakers: Counter[tuple[str, BreakerState, Cause]] = Counter()  # by state entered
         self.refusals: Counter[tuple[str, Reason]] = Counter()  # by model
         self.retries: Counter[tuple[str, Retry]] = Counter()  # by model
         self.hedges: Counter[tuple[str, bool]] = Counter()  # by model, and whether allowed
+        self.moves: Counter[str] = Counter()  # requests that left a deployment found down
         self.waits: Counter[tuple[str, Wait]] = Counter()  # by model
         self.on_breaker: Callable[[BreakerChange], None] = _nobody
 

@@ -8,7 +8,7 @@ from random import Random
 
 from prime_inference.domain.models import Deployment
 from prime_inference.ports.clock import Clock
-from prime_inference.ports.coordination import BreakerState, Verdict
+from prime_inference.ports.coordination import BreakerState, Cause, Verdict
 from prime_inference.reliability.block_lease import BlockLease
 from prime_inference.reliability.breaker import Breaker, Ticket
 from prime_inference.reliability.decisions import BreakerChange
@@ -16,6 +16,14 @@ from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Slot
 from prime_inference.reliability.statistics import HoldingTime, LatencyHistogram
+
+VERDICTS = {
+    Outcome.ANSWERED: Verdict.ANSWERED,
+    Outcome.FAILED: Verdict.FAILED,
+    Outcome.UNREACHED: Verdict.FAILED,
+    Outcome.NEUTRAL: Verdict.LOST,
+}
+"""What the end of an attempt says of the probe that it was."""
 
 
 class DeploymentGuard:
@@ -47,7 +55,9 @@ class DeploymentGuard:
         self.refused = 0
         self.in_flight = 0
         self.batch_in_flight = 0
+        self.signs_of_life = 0  # first tokens and answers since the start
         self.healthy = True  # by the active checks
+        self.found_down_at: float | None = None  # unhealthy, and no sign of life since
         self._clock = clock
         self._conclude = conclude
         self._rate_may_eject = rate_may_eject
@@ -56,6 +66,22 @@ class DeploymentGuard:
     def usable(self) -> bool:
         """Neither ejected nor found unhealthy."""
         return self.healthy and self.breaker.state is BreakerState.CLOSED
+
+    @property
+    def down_since(self) -> float | None:
+        """Since when those who wait there wait in vain: found down, or nobody gets a connection."""
+        breaker = self.breaker
+        if breaker.state is not BreakerState.CLOSED and breaker.cause is Cause.UNREACHABLE:
+            return breaker.opened_at
+        return self.found_down_at
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether slots are needed neither by requests nor by probes."""
+        lease = self.lease
+        if self.in_flight or self.breaker.state is not BreakerState.CLOSED:
+            return False
+        return lease.resting or (lease.ready and lease.unused)
 
     def expectation(self, now: float) -> float:
         """Expected seconds to the first token of one more request; infinite if there is no slot."""
@@ -105,6 +131,7 @@ class DeploymentGuard:
     def first_token_arrived(self, slot: Slot) -> None:
         """A first token is an answer to a probe; long streams would keep a breaker half-open."""
         now = self._clock()
+        self.signs_of_life += 1
         self.first_token.add(now - slot.started_at, now)
         if slot.ticket is not None:
             self._end_probe(slot, Verdict.ANSWERED)
@@ -118,17 +145,18 @@ class DeploymentGuard:
         """Count an attempt; one that began before the breaker last changed tells old news."""
         if outcome is Outcome.ANSWERED:
             self.answered += 1
-        elif outcome is Outcome.FAILED:
+            self.signs_of_life += 1
+        elif outcome is not Outcome.NEUTRAL:
             self.failed += 1
         if slot.ticket is not None:
-            verdict = {Outcome.ANSWERED: Verdict.ANSWERED, Outcome.FAILED: Verdict.FAILED}
-            self._end_probe(slot, verdict.get(outcome, Verdict.LOST))
+            self._end_probe(slot, VERDICTS[outcome])
         if outcome is Outcome.NEUTRAL or slot.breaker_generation != self.breaker.generation:
             return
         if outcome is Outcome.ANSWERED:
             self.breaker.answered(self._clock())
         else:
-            self.breaker.failed(self._clock(), self._rate_may_eject(self.model))
+            reached = outcome is not Outcome.UNREACHED
+            self.breaker.failed(self._clock(), self._rate_may_eject(self.model), reached=reached)
 
     def slots_per_second(self, now: float) -> float:
         """How often a slot becomes free; 0 if that was never seen."""

@@ -14,16 +14,13 @@ Everything here is memory and arithmetic; `Runner` carries the conversation with
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from random import Random
 
 from prime_inference.domain.models import Deployment
 from prime_inference.ports.clock import Clock
-from prime_inference.ports.coordination import (
-    BreakerRecord,
-    BreakerState,
-    Verdict,
-)
+from prime_inference.ports.coordination import Beat, BreakerState, Push, Verdict
 from prime_inference.reliability.breaker import Ticket
 from prime_inference.reliability.commands import Command, Reply, ReturnBlocks
 from prime_inference.reliability.coordinator import Coordinator
@@ -38,6 +35,7 @@ from prime_inference.reliability.status import DeploymentStatus, status_of
 from prime_inference.reliability.waiting import Waiter
 
 GONE_RETRY_S = 1.0  # the next choice will not offer it
+REFRESH_S = 0.25  # what was measured is taken over: a human does not notice, a second would be late
 
 
 class Guard:
@@ -63,6 +61,7 @@ class Guard:
         self._random = random
         self.decisions = Decisions()
         self._probing = not canary
+        self._refresh_at = -math.inf
         self._sequences = itertools.count(1)
         self._deployments: dict[str, DeploymentGuard] = {}
         self._draining: set[str] = set()
@@ -110,19 +109,44 @@ class Guard:
         self._group()
         self._forget_if_idle(member)
 
-    def set_health(self, deployment: str, healthy: bool) -> None:
-        """What the active checks found; as little as breakers it can eject the last one."""
+    def set_health(self, deployment: str, healthy: bool, *, down: bool = False) -> None:
+        """What the active checks found; as little as breakers it can eject the last one.
+
+        `down`: those who wait there wait in vain (`down_deployments`).
+        """
         member = self._deployments.get(deployment)
         if member is not None:
             member.healthy = healthy
+            if healthy or not down:
+                member.found_down_at = None
+            elif member.found_down_at is None:
+                member.found_down_at = self._clock()
 
     # --- the request's path ---
 
-    def began(self, model: str) -> None:
-        """A request began: it fills the retry budget."""
+    def began(self, model: str) -> bool:
+        """A request began: it fills the retry budget.
+
+        False: nobody asked for long and no slots are leased; see `runner.leased`.
+        """
         pool = self._models.get(model)
-        if pool is not None:
-            pool.budget.request(self._clock())
+        if pool is None:
+            return True
+        now = self._clock()
+        pool.budget.request(now)
+        if pool.ready:
+            return True
+        ready = pool.wake(now)
+        self.wake()
+        return ready
+
+    def when_leased(self, model: str, call: Callable[[], None]) -> None:
+        """Call back once the store has answered for the model, or failed to."""
+        pool = self._models.get(model)
+        if pool is None:
+            call()
+        else:
+            pool.awaiting.append(call)
 
     def candidates(self, model: str) -> list[str]:
         """Deployments that may serve the model now, best first; empty if there is none."""
@@ -180,7 +204,8 @@ class Guard:
         pool = self._models.get(model)
         if pool is None:
             return False
-        if not moved and self.is_ejected(left) and len(pool.members) > 1:
+        elsewhere = any(member.id != left for member in pool.members)
+        if not moved and elsewhere and self.is_ejected(left):
             self.decisions.retries[model, Retry.FREE] += 1
             return True
         paid = pool.budget.spend(self._clock())
@@ -246,10 +271,15 @@ class Guard:
         member = self._deployments.get(deployment)
         return member is None or not member.usable
 
-    def answered(self, deployment: str) -> int:
-        """Attempts that it has answered since the start; 0 for one that is not known."""
+    def down_deployments(self) -> dict[str, float]:
+        """Those on which requests wait in vain, drained ones among them, and since when."""
+        times = {member.id: member.down_since for member in self._deployments.values()}
+        return {name: since for name, since in times.items() if since is not None}
+
+    def signs_of_life(self, deployment: str) -> int:
+        """First tokens and answers since the start; 0 for one that is not known."""
         member = self._deployments.get(deployment)
-        return member.answered if member is not None else 0
+        return member.signs_of_life if member is not None else 0
 
     def waiting(self, model: str) -> int:
         """Requests waiting for a slot of that model."""
@@ -274,19 +304,25 @@ class Guard:
             if pool.line.size:
                 pool.serve(now, self._probing, self._released)  # a lease may have lapsed to safe
                 pool.expire(now)
-        return self._coordinator.due(now)
+        self._refresh_at = now + REFRESH_S
+        commands = self._coordinator.due(now)
+        for pool in self._models.values():
+            pool.look()
+        return commands
 
     def next_due(self) -> float:
         """When to call `due` next, if `wake` is not called before."""
         deadlines = [pool.line.next_deadline for pool in self._models.values() if pool.line.size]
         waits = [deadline for deadline in deadlines if deadline is not None]
-        return min([self._coordinator.next_due(self._clock()), *waits])
+        refresh_at = math.inf if self._coordinator.idle else self._refresh_at
+        return min([self._coordinator.next_due(self._clock()), refresh_at, *waits])
 
     def accept(self, command: Command, reply: Reply) -> None:
         """The store answered a command."""
         now = self._clock()
         self._coordinator.accept(command, reply, now)
         for pool in self._models.values():
+            pool.look()
             if pool.line.size:
                 pool.serve(now, self._probing, self._released)
 
@@ -295,12 +331,19 @@ class Guard:
         now = self._clock()
         self._coordinator.fail(command, now)
         for pool in self._models.values():
+            pool.look()
             if pool.line.size:  # the safe capacity may be more than nothing
                 pool.serve(now, self._probing, self._released)
 
-    def follow(self, record: BreakerRecord) -> None:
-        """A breaker has changed, as pushed by the store."""
-        self._coordinator.follow(record, self._clock())
+    def follow(self, push: Push) -> None:
+        """A breaker has changed, or a beat: as pushed by the store."""
+        self._coordinator.follow(push, self._clock())
+        if not isinstance(push, Beat):
+            self.wake()
+
+    def push_lost(self) -> None:
+        """Nothing is pushed any more: read often."""
+        self._coordinator.push_lost()
         self.wake()
 
     def farewell(self) -> ReturnBlocks:

@@ -1,5 +1,8 @@
 """What active checks say of a deployment: a state machine without I/O.
 
+Unhealthy: no new request goes there. Down: those who wait there wait in vain. An engine that
+drains says that it is not ready and goes on answering; it is unhealthy, and not down.
+
 It is careful with silence: an engine that reads a prompt of 100,000 tokens may answer no
 question for seconds and is as healthy as ever. What it says of itself counts sooner.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 import enum
 
 TELLING = 2  # in a row; one may have met a restart of what stands in front of the engine
-SILENT = 3  # in a row, and no answer to any request meanwhile
+SILENT = 3  # in a row, and no sign of life meanwhile
 
 
 class Readiness(enum.Enum):
@@ -24,21 +27,22 @@ class Readiness(enum.Enum):
 class Health:
     """Healthy until proved otherwise; then until one look finds it ready."""
 
-    __slots__ = ("_answered", "_silent", "_telling", "healthy")
+    __slots__ = ("_signs", "_silent", "_telling", "down", "healthy")
 
     def __init__(self) -> None:
         self.healthy = True
+        self.down = False
         self._telling = 0
         self._silent = 0
-        self._answered = 0
+        self._signs = 0
 
-    def looked(self, readiness: Readiness, answered: int) -> bool:
+    def looked(self, readiness: Readiness, signs_of_life: int) -> bool:
         """Note a look; returns whether `healthy` has changed.
 
-        `answered` counts the requests that the deployment has answered so far.
+        `signs_of_life` counts the first tokens and answers that have come from it so far.
         """
-        alive = answered > self._answered
-        self._answered = answered
+        alive = signs_of_life > self._signs
+        self._signs = signs_of_life
         before = self.healthy
         if readiness is Readiness.READY:
             self.healthy = True
@@ -49,4 +53,5 @@ class Health:
             self._telling += 1
         if self._telling >= TELLING or self._silent >= SILENT:
             self.healthy = False
+        self.down = not self.healthy and not alive
         return self.healthy is not before

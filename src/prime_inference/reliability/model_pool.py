@@ -30,6 +30,8 @@ class ModelPool:
         self.members: Sequence[DeploymentGuard] = ()
         self.line = WaitingLine()
         self.budget = RetryBudget(settings.retry)
+        self.ready = False  # slots are leased, or it is known that they cannot be
+        self.awaiting: list[Callable[[], None]] = []  # to be called when it is
         self._settings = settings
         self._random = random
         self._decisions = decisions
@@ -41,6 +43,22 @@ class ModelPool:
         unknown = min(known) if known else UNKNOWN_FIRST_TOKEN_S  # the unknown is tried
         for member, median in zip(self.members, medians, strict=True):
             member.expected_first_token_s = unknown if median is None else median
+
+    def wake(self, now: float) -> bool:
+        """Ask for slots again if none are leased because nobody asked; whether there are some."""
+        for member in self.members:
+            member.lease.wake(now)
+        return any(member.lease.ready for member in self.members) or not self.members
+
+    def look(self) -> None:
+        """Leases have changed: see whether slots are leased, and tell who waits for that."""
+        leases = [member.lease for member in self.members]
+        some = any(lease.ready for lease in leases)
+        self.ready = some and not any(lease.resting for lease in leases)
+        if some and self.awaiting:
+            awaiting, self.awaiting = self.awaiting, []
+            for call in awaiting:
+                call()
 
     def ordered(self, now: float, probing: bool) -> Sequence[DeploymentGuard]:
         """Who may serve a request now, best first.

@@ -7,8 +7,11 @@ import enum
 from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
+    NoConnection,
+    UpstreamDown,
     UpstreamFailure,
     UpstreamRefused,
+    UpstreamTimeout,
 )
 
 
@@ -17,6 +20,7 @@ class Outcome(enum.Enum):
 
     ANSWERED = enum.auto()  # a whole answer
     FAILED = enum.auto()  # 5xx, timeout, reset, malformed, cut
+    UNREACHED = enum.auto()  # a failure too: no connection was made
     NEUTRAL = enum.auto()  # nothing about the deployment: 4xx, 429, our refusal, client gone
 
 
@@ -31,8 +35,12 @@ def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
         return Outcome.ANSWERED
     if status >= 500:
         return Outcome.FAILED
-    if isinstance(error, UpstreamRefused | ContextTooSmall | CapacityExhausted):
+    if isinstance(error, UpstreamRefused | ContextTooSmall | CapacityExhausted | UpstreamDown):
         return Outcome.NEUTRAL
+    if isinstance(error, NoConnection):
+        return Outcome.UNREACHED
+    if isinstance(error, UpstreamTimeout) and error.clock == "connect":
+        return Outcome.UNREACHED
     if isinstance(error, UpstreamFailure):
         return Outcome.FAILED
     return Outcome.NEUTRAL

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable
 from prime_inference.ports.clock import Clock
 from prime_inference.ports.coordination import (
     Coordination,
+    CoordinationRefused,
     CoordinationUnavailable,
     ProbeAsk,
     ProbeResult,
+    Push,
     Trip,
 )
 from prime_inference.reliability.commands import (
@@ -50,7 +52,9 @@ class Runner:
         self._coordination = coordination
         self._clock = clock
         self._canary = canary
+        self.refusal: str | None = None  # what the store says instead of an answer
         self.calls: Counter[tuple[str, bool]] = Counter()  # to the store: what, and if it answered
+        self._no_push: str | None = None  # the same about the subscription
         self._woken = asyncio.Event()
         guard.wake = self._woken.set
 
@@ -83,11 +87,13 @@ class Runner:
     async def _perform(self, command: Command) -> None:
         try:
             reply = await self._ask(command)
-        except CoordinationUnavailable:
+        except CoordinationUnavailable as error:
             self.calls[type(command).__name__, False] += 1
+            self.refusal = str(error) if isinstance(error, CoordinationRefused) else self._no_push
             self._guard.fail(command)
         else:
             self.calls[type(command).__name__, True] += 1
+            self.refusal = self._no_push
             self._guard.accept(command, reply)
         self._woken.set()
 
@@ -110,9 +116,18 @@ class Runner:
 
     async def _watch(self) -> None:
         while True:
-            with contextlib.suppress(CoordinationUnavailable):  # the poll goes on
-                await self._coordination.watch(self._guard.follow)
+            try:
+                await self._coordination.watch(self._follow)
+            except CoordinationRefused as error:
+                self.refusal = self._no_push = str(error)
+            except CoordinationUnavailable:
+                self._no_push = None
+            self._guard.push_lost()  # it reads often instead
             await asyncio.sleep(WATCH_AGAIN_S)
+
+    def _follow(self, push: Push) -> None:
+        self._no_push = None
+        self._guard.follow(push)
 
     def _send_canary(self, name: str, canary: Canary, tasks: asyncio.TaskGroup) -> None:
         slot = self._guard.probe_slot(name)
@@ -123,6 +138,27 @@ class Runner:
 async def _run_canary(slot: Slot, canary: Canary) -> None:
     with slot:
         await canary(slot)
+
+
+async def begin(guard: Guard, model: str) -> None:
+    """A request begins: at once, unless no slots are leased because nobody came for long."""
+    if not guard.began(model):
+        await leased(guard, model)
+
+
+async def leased(guard: Guard, model: str) -> None:
+    """Wait until slots of a model are leased that nobody has asked for in a while.
+
+    Until the store has answered, or failed to: a millisecond, at worst the time of one call.
+    """
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    guard.when_leased(model, tell)
+    await future
 
 
 async def wait_for_slot(

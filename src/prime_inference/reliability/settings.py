@@ -31,6 +31,8 @@ class BreakerSettings:
     answers_to_close: int = 2  # one may be luck
     ticket_s: float = 15.0  # longer than a probe's own first-token clock
     poll_s: float = 0.15  # with a call of 50 ms: every replica reacts within 200 ms
+    heard_poll_s: float = 2.0  # push is heard: how long a subscription that dies goes unnoticed
+    idle_poll_s: float = 60.0  # and nobody asks for anything: read again with the next request
 
     def __post_init__(self) -> None:
         _require(self.window_s >= 1, "breaker.window_s is at least 1")
@@ -43,6 +45,10 @@ class BreakerSettings:
         _require(self.tickets >= 1, "breaker.tickets is at least 1")
         _require(self.answers_to_close >= 1, "breaker.answers_to_close is at least 1")
         _require(self.ticket_s > 0 and self.poll_s > 0, "breaker.ticket_s and poll_s are above 0")
+        _require(
+            self.poll_s <= self.heard_poll_s <= self.idle_poll_s,
+            "breaker.poll_s, heard_poll_s and idle_poll_s do not fall",
+        )
 
     def open_time(self, jitter: float) -> OpenTime:
         """`jitter` in [-1, 1] spreads the base time."""
@@ -55,9 +61,12 @@ class BreakerSettings:
 class LeaseSettings:
     ttl_s: float = 10.0  # until the capacity of a dead replica returns
     early_end: float = 0.02  # difference of clock speeds that is survived; quartz: 0.0001
+    renew_at: float = 0.85  # of ttl_s; of the asks from then on, 0.3 s apart, two may be lost
+    presence_s: float = 150.0  # an idle replica is counted: it asks every third of it
     ask_gap_s: float = 0.1  # a burst needs more slots now
     contended_gap_s: float = 1.0  # others hold them: asking more often brings nothing
     headroom: float = 0.25  # of the peak, so that growing traffic meets leased slots
+    reserve: float = 0.125  # of a replica's part: all replicas lease no more than that for nothing
     assumed_replicas: int = 3  # before the store has told; one per zone
     sharing: Sharing = Sharing.FAIR
     longest_wait_s: float = 1.0  # the least a Retry-After can say
@@ -66,7 +75,13 @@ class LeaseSettings:
         _require(self.ttl_s > 0, "lease.ttl_s is above 0")
         _require(0 <= self.early_end < 0.5, "lease.early_end is in [0, 0.5)")
         _require(0 < self.ask_gap_s <= self.contended_gap_s, "lease.ask_gap_s is in (0, contended]")
+        _require(
+            0 < self.renew_at <= 1 - 2 * self.early_end,
+            "lease.renew_at is well before the early end",
+        )
+        _require(self.presence_s > 0, "lease.presence_s is above 0")
         _require(self.headroom >= 0, "lease.headroom is at least 0")
+        _require(0 <= self.reserve <= 1, "lease.reserve is in [0, 1]")
         _require(self.assumed_replicas >= 1, "lease.assumed_replicas is at least 1")
         _require(self.longest_wait_s >= 0, "lease.longest_wait_s is at least 0")
 

@@ -59,6 +59,11 @@ class Response:
                 return value
         return None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is more of the answer, or its end, than was handed over."""
+        return bool(self._chunks) or self.complete or self._error is not None
+
     async def head(self) -> None:
         """Wait for the status line and headers. Raises UpstreamFailure."""
         while not self.status:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from prime_inference.domain.fleet import FleetInvalid
+from prime_inference.domain.fleet import FleetInvalid, Override
 
 
 class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +58,31 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
     def _drained(self, entry: dict[str, Any]) -> dict[str, Any]:
         draining = self.draining.get(str(entry.get("id")))
         return entry if draining is None else {**entry, "draining": draining}
+
+    def overrides(self, values: Mapping[str, Any]) -> Iterator[Override]:
+        """What of it changes the tables of the file, by deployment; the rest is idle."""
+        listed = values.get("deployments")
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            return
+        in_file = {str(one.get("id")): one for one in listed}
+        for name in sorted({*self.deployments, *self.draining, *self.removed}):
+            was, now = in_file.get(name), self.deployments.get(name, in_file.get(name))
+            if name in self.removed:
+                if was is not None:
+                    yield Override(name, "removed")
+                continue
+            if now is None:
+                continue
+            if was is None:
+                yield Override(name, "added", {key: now[key] for key in now if key != "id"})
+            elif changed := {
+                key: now[key] for key in now if key != "draining" and now[key] != was.get(key)
+            }:
+                yield Override(name, "moved", changed)
+            drained = bool((was or {}).get("draining", False))
+            draining = bool(self._drained(now).get("draining", False))
+            if draining is not drained:
+                yield Override(name, "drained" if draining else "resumed")
 
     # --- the next changes ---
 

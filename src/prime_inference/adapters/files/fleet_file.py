@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 
 from prime_inference.adapters.files.fleet_changes import FleetChanges
-from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch
+from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch, Override
 from prime_inference.domain.models import Deployment, EngineKind, HealthCheck, Model, Pricing
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.wire.http_client import Origin
@@ -143,6 +143,9 @@ class FleetFile:
     def remove(self, deployment: str) -> None:
         self._require(deployment)
         self._change(lambda changes: changes.without(deployment))
+
+    def overrides(self) -> Sequence[Override]:
+        return list(FleetChanges.load(self._changes_path).overrides(self._values()))
 
     def undo(self) -> None:
         self._before.save(self._changes_path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
 from prime_inference.domain.fleet import Fleet, FleetInvalid
 from prime_inference.domain.models import Deployment, Model
-from prime_inference.fleet.ready import ReadyDeployment, parse_ready
+from prime_inference.fleet.ready import ReadyDeployment, parse_down, parse_ready
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ class ReadyFleet:
         self._ready: list[ReadyDeployment] = []
         self._deployments: dict[ReadyDeployment, Deployment] = {}
         self._models: dict[str, Model] = {}
+        self.down: frozenset[str] = frozenset()  # ids that are said to be down
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -56,7 +57,8 @@ class ReadyFleet:
             mark = (found.st_mtime_ns, found.st_ino)
             if mark == self._seen:
                 return False
-            ready = parse_ready(self._path.read_bytes())
+            content = self._path.read_bytes()
+            ready, down = parse_ready(content), parse_down(content)
         except FileNotFoundError:
             return False
         except (OSError, msgspec.DecodeError) as error:
@@ -64,10 +66,15 @@ class ReadyFleet:
             return False
         self._seen = mark
         self._take(ready)
+        self.down = frozenset(down)
         return True
 
-    async def follow(self, serve: Callable[[Fleet], None]) -> None:
-        """Look at the file for ever; each new fleet is given to `serve`."""
+    async def follow(
+        self,
+        serve: Callable[[Fleet], None],
+        said_down: Callable[[Collection[str]], None] = lambda names: None,
+    ) -> None:
+        """Look at the file for ever; each new fleet is given to `serve`, then who is down."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not self.read() or not self._models:
@@ -78,6 +85,7 @@ class ReadyFleet:
                 serve(Fleet(self.models, self.deployments, tuple(datacenters)))
             except FleetInvalid as error:
                 log.error("the fleet stays as it is: %s", error)
+            said_down(self.down)
 
     def _take(self, ready: list[ReadyDeployment]) -> None:
         served = {one.model for one in ready}

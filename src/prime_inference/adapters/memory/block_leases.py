@@ -20,6 +20,11 @@ class _Block:
     newcomer: bool  # came with nothing while the store was learning
     ends: float
 
+    @property
+    def counts(self) -> bool:
+        """Whether its holder has slots or wants any; otherwise it only says that it is there."""
+        return self.held + self.ask.interactive + self.ask.batch > 0
+
 
 class BlockPool:
     """All blocks of one pool. `now` is the store's clock; steps backwards are evened out."""
@@ -38,7 +43,7 @@ class BlockPool:
         if mine is not None and ask.sequence <= mine.ask.sequence:
             return replace(mine.grant, holders=len(self._blocks), learning=learning)
         others = [block for holder, block in self._blocks.items() if holder != ask.holder]
-        capacity = min([ask.capacity, *(block.ask.capacity for block in others)])
+        capacity = min([ask.capacity, *(block.ask.capacity for block in others if block.counts)])
         free = max(0, capacity - sum(block.held for block in others))
         if mine is None:
             self._epoch += 1

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prime_inference.ports.coordination import (
+    BEAT_S,
     FORGET_CLOSED_S,
+    Beat,
+    BreakerReading,
     BreakerRecord,
     BreakerSnapshot,
     BreakerState,
@@ -18,6 +21,7 @@ from prime_inference.ports.coordination import (
     ProbeAsk,
     ProbeGrant,
     ProbeResult,
+    Push,
     Trip,
     Verdict,
 )
@@ -38,11 +42,12 @@ class _Breaker:
 class BreakerTable:
     """Every breaker of the fleet. `now` is the store's clock; steps backwards are evened out."""
 
-    def __init__(self, publish: Callable[[BreakerRecord], None]) -> None:
+    def __init__(self, publish: Callable[[Push], None]) -> None:
         self._breakers: dict[str, _Breaker] = {}
         self._publish = publish
         self._latest = 0.0
         self._version = 0
+        self._beat = Beat(-round(BEAT_S * 1e6))  # an old one
 
     def trip(self, trip: Trip, now: float) -> BreakerRecord:
         """Open a breaker that is closed in the trip's epoch, or that nobody knew of."""
@@ -94,12 +99,16 @@ class BreakerTable:
                 self._change(result.deployment, breaker, BreakerState.CLOSED, now)
         return self._record(result.deployment, now)
 
-    def snapshot(self, known_version: int, now: float) -> BreakerSnapshot | None:
+    def read(self, known_version: int, now: float) -> BreakerReading:
+        """What has changed; a beat with it, if the last one is old."""
         now = self._advance(now)
+        if not self._beat.number <= now * 1e6 < self._beat.number + BEAT_S * 1e6:
+            self._beat = Beat(round(now * 1e6))
+            self._publish(self._beat)
         if known_version == self._version:
-            return None
+            return BreakerReading(self._beat, None)
         records = tuple(self._record(name, now) for name in self._breakers)
-        return BreakerSnapshot(self._version, records)
+        return BreakerReading(self._beat, BreakerSnapshot(self._version, records))
 
     def _open(
         self, deployment: str, breaker: _Breaker, open_time: OpenTime, now: float

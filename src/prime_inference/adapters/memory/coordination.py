@@ -12,17 +12,18 @@ from prime_inference.ports.clock import Clock
 from prime_inference.ports.coordination import (
     BlockAsk,
     BlockGrant,
+    BreakerReading,
     BreakerRecord,
-    BreakerSnapshot,
     ProbeAsk,
     ProbeGrant,
     ProbeResult,
+    Push,
     RequestAsk,
     RequestGrant,
     Trip,
 )
 
-Listener = Callable[[BreakerRecord], None]
+Listener = Callable[[Push], None]
 
 SCOPES_BETWEEN_SWEEPS = 1024  # scopes created before those without a lease are dropped
 
@@ -55,9 +56,9 @@ class MemoryStore:
             scope = self._scopes[name] = RequestScope(now)
         return scope
 
-    def _publish(self, record: BreakerRecord) -> None:
+    def _publish(self, push: Push) -> None:
         for listener in self.listeners:
-            listener(record)
+            listener(push)
 
 
 class MemoryCoordination:
@@ -87,8 +88,8 @@ class MemoryCoordination:
     async def conclude(self, result: ProbeResult) -> BreakerRecord:
         return self._store.breakers.conclude(result, self._clock())
 
-    async def breakers(self, known_version: int) -> BreakerSnapshot | None:
-        return self._store.breakers.snapshot(known_version, self._clock())
+    async def breakers(self, known_version: int) -> BreakerReading:
+        return self._store.breakers.read(known_version, self._clock())
 
     async def watch(self, listener: Listener) -> None:
         self._store.listeners.append(listener)

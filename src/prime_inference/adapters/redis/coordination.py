@@ -1,4 +1,4 @@
-"""Coordination in Redis: each call is one Lua script on one key (or one hash tag).
+"""Coordination in Redis: each call is one Lua script over keys of one hash tag.
 
 Works with Redis from 6.2 and Valkey, alone or behind Sentinel or a proxy. Run it with
 `maxmemory-policy noeviction`, or apart from caches: an evicted lease is a lease for two.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -19,22 +20,28 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError
 
 from prime_inference.adapters.redis.circuit import StoreCircuit
+from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
 from prime_inference.domain.sharing import BATCH_FRACTION
 from prime_inference.ports.coordination import (
+    BEAT_S,
     FORGET_CLOSED_S,
     NEWCOMERS_FRACTION,
+    Beat,
     BlockAsk,
     BlockGrant,
+    BreakerReading,
     BreakerRecord,
     BreakerSnapshot,
     BreakerState,
     Cause,
+    CoordinationRefused,
     CoordinationUnavailable,
     OpenTime,
     ProbeAsk,
     ProbeGrant,
     ProbeResult,
+    Push,
     RequestAsk,
     RequestGrant,
     Trip,
@@ -45,7 +52,11 @@ CONNECT_S = 0.05
 CONNECTIONS = 16  # more than calls at a time, but for bursts of request leases: those queue
 KEEP_S = 24 * 3600.0  # keys outlive what is in them: a pool idle over night is not a new one
 LEARNING_S = 10.0  # one lease time (`LeaseSettings.ttl_s`)
-PING_S = 1.0  # a subscription that is silent is asked whether it lives
+PING_S = 30.0  # a silent subscription is asked if it lives; proxies drop what is idle for 60 s
+BLOCKS_PER_COMMAND = 64  # takes Redis 2 ms or so, and nobody else is served meanwhile
+BLOCKS_TAG = "{blocks}"  # one command leases blocks of many pools: in a cluster, on one node
+
+T = TypeVar("T")
 
 
 class RedisCoordination:
@@ -62,6 +73,7 @@ class RedisCoordination:
         learning_s: float = LEARNING_S,
         call_s: float = CALL_S,
         connect_s: float = CONNECT_S,
+        ping_s: float = PING_S,
     ) -> None:
         pool = BlockingConnectionPool.from_url(
             url,
@@ -78,23 +90,35 @@ class RedisCoordination:
         self._breakers = Script("breakers")
         self._requests = Script("requests")
         self._circuit = StoreCircuit()
+        self._refusal: str | None = None  # the last failure, if the store told its reason
         self._prefix = prefix
         self._learning_us = _us(learning_s)
         self._limit_s = call_s + connect_s
+        self._ping_s = ping_s
         self._breakers_key = f"{prefix}:breakers"
         self._channel = f"{prefix}:breakers:changed"
 
     async def lease_blocks(self, asks: Sequence[BlockAsk]) -> Sequence[BlockGrant]:
-        calls = [([self._block_key(ask.pool)], self._block(ask)) for ask in asks]
+        rules = (self._learning_us, BATCH_FRACTION, NEWCOMERS_FRACTION, int(KEEP_S * 1e3))
+        calls = [
+            (
+                [self._block_key(ask.pool) for ask in some],
+                [*rules, *chain.from_iterable(_ask(ask) for ask in some)],
+            )
+            for some in _batched(asks, BLOCKS_PER_COMMAND)
+        ]
         async with self._call():
             answers = await self._scripts.run_many(self._blocks, calls)
             return [
                 BlockGrant(int(epoch), granted, batch, holders, bool(learning))
-                for epoch, granted, batch, holders, learning in answers
+                for epoch, granted, batch, holders, learning in chain.from_iterable(answers)
             ]
 
     async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
-        calls = [([self._block_key(pool)], (holder, sequence)) for pool in pools]
+        calls = [
+            ([self._block_key(pool) for pool in some], (holder, sequence))
+            for some in _batched(pools, BLOCKS_PER_COMMAND)
+        ]
         async with self._call():
             await self._scripts.run_many(self._returns, calls)
 
@@ -121,19 +145,22 @@ class RedisCoordination:
             )
         )
 
-    async def breakers(self, known_version: int) -> BreakerSnapshot | None:
-        answer = await self._breaker("read", known_version)
-        if answer is None:
-            return None
-        version, *records = answer
-        return BreakerSnapshot(int(version), tuple(_record(record) for record in records))
+    async def breakers(self, known_version: int) -> BreakerReading:
+        beat, *news = await self._breaker("read", known_version, _us(BEAT_S))
+        if not news:
+            return BreakerReading(Beat(int(beat)), None)
+        version, *records = news
+        snapshot = BreakerSnapshot(int(version), tuple(_record(record) for record in records))
+        return BreakerReading(Beat(int(beat)), snapshot)
 
-    async def watch(self, listener: Callable[[BreakerRecord], None]) -> None:
+    async def watch(self, listener: Callable[[Push], None]) -> None:
         try:
             async with self._client.pubsub() as subscription:
                 await subscription.subscribe(self._channel)
                 await self._listen(subscription, listener)
         except (RedisError, OSError, TimeoutError) as error:
+            if told := refusal(error):
+                raise CoordinationRefused(f"no subscription: {told}") from error
             raise CoordinationUnavailable(f"lost the subscription: {error}") from error
 
     async def acquire(self, ask: RequestAsk) -> RequestGrant:
@@ -156,6 +183,8 @@ class RedisCoordination:
     async def _call(self) -> AsyncIterator[None]:
         """Bound a call in time, and turn what can go wrong into CoordinationUnavailable."""
         if not self._circuit.allows(time.monotonic()):
+            if self._refusal is not None:
+                raise CoordinationRefused(self._refusal)
             raise CoordinationUnavailable("the store did not answer lately")
         try:
             async with asyncio.timeout(self._limit_s):
@@ -164,6 +193,9 @@ class RedisCoordination:
             self._circuit.failed(time.monotonic())
             if isinstance(error, ReadOnlyError):  # a primary that was demoted: look for the new one
                 await self._client.connection_pool.disconnect(inuse_connections=False)
+            self._refusal = refusal(error)
+            if self._refusal is not None:
+                raise CoordinationRefused(self._refusal) from error
             raise CoordinationUnavailable(f"{type(error).__name__}: {error}") from error
         self._circuit.answered()
 
@@ -191,30 +223,12 @@ class RedisCoordination:
             )
 
     def _block_key(self, pool: str) -> str:
-        return f"{self._prefix}:block:{_tag(pool)}"
+        return f"{self._prefix}:{BLOCKS_TAG}:{pool}"
 
-    def _block(self, ask: BlockAsk) -> Sequence[Argument]:
-        return (
-            ask.holder,
-            ask.sequence,
-            ask.capacity,
-            ask.interactive,
-            ask.batch,
-            ask.has,
-            ask.in_flight,
-            _us(ask.ttl_s),
-            ask.sharing,
-            self._learning_us,
-            BATCH_FRACTION,
-            NEWCOMERS_FRACTION,
-            int(KEEP_S * 1e3),
-        )
-
-    @staticmethod
-    async def _listen(subscription: Any, listener: Callable[[BreakerRecord], None]) -> None:
+    async def _listen(self, subscription: Any, listener: Callable[[Push], None]) -> None:
         asked = False
         while True:
-            message = await subscription.get_message(timeout=PING_S)
+            message = await subscription.get_message(timeout=self._ping_s)
             if message is None:
                 if asked:
                     raise TimeoutError("the subscription is silent")
@@ -224,10 +238,10 @@ class RedisCoordination:
             asked = False
             if message["type"] == "message":
                 try:
-                    record = _record(msgspec.json.decode(message["data"]))
+                    push = _push(msgspec.json.decode(message["data"]))
                 except (ValueError, TypeError):
                     continue  # not ours; the poll has the truth
-                listener(record)
+                listener(push)
 
 
 def _tag(name: str) -> str:
@@ -241,6 +255,22 @@ def _us(seconds: float) -> int:
 
 def _open_time(open_time: OpenTime) -> tuple[int, int, int]:
     return _us(open_time.base_s), _us(open_time.cap_s), _us(open_time.forget_s)
+
+
+def _ask(ask: BlockAsk) -> Sequence[Argument]:
+    return (
+        ask.holder, ask.sequence, ask.capacity, ask.interactive, ask.batch, ask.has,
+        ask.in_flight, _us(ask.ttl_s), ask.sharing,
+    )  # fmt: skip
+
+
+def _batched(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
+
+
+def _push(message: Any) -> Push:
+    return Beat(message) if isinstance(message, int) else _record(message)
 
 
 def _record(fields: Sequence[Any]) -> BreakerRecord:

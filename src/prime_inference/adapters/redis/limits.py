@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from prime_inference.adapters.redis.circuit import StoreCircuit
+from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
 from prime_inference.domain.limits import LimitKind
 from prime_inference.ports.limits import (
@@ -106,7 +107,8 @@ class RedisLimits:
                 yield
         except (RedisError, OSError, TimeoutError, ValueError, TypeError) as error:
             self._circuit.failed(time.monotonic())
-            raise LimitsUnavailable(f"{type(error).__name__}: {error}") from error
+            told = refusal(error) or f"{type(error).__name__}: {error}"
+            raise LimitsUnavailable(told) from error
         self._circuit.answered()
 
 

@@ -28,8 +28,9 @@ SCENARIOS: tuple[Scenario, ...] = (
 PREFACE = """\
 Written by `make faults`: real gateway processes, mock engines and networks that misbehave on
 demand, real sockets, a real Redis. Clocks of an attempt: connect 2 s, first token 10 s, idle
-10 s. S01 to S16 are Failover Bench's with its limits; F01 and on are ours. `2p/1f`: requests
-that the primary and the fallback saw."""
+10 s. S01 to S16 are Failover Bench's with its limits, S01a and S03a the two in which the primary
+is the model's only deployment; F01 and on are ours. `2p/1f`: requests that the primary and the
+fallback saw."""
 
 
 def main(

@@ -31,6 +31,9 @@ RIGHT_BETWEEN = 3  # answers between two faults: no breaker opens, and the prima
 LATENCY = Setting(links=True, clocks=Clocks(connect=CLOCK_S, first_token=CLOCK_S, idle=CLOCK_S))
 LOOK_S = 0.001  # how often replicas are asked whether they have reacted
 WARM_S = 12.0  # a lease time and a bit: blocks have grown to what the traffic needs
+IDLE_WARM_S = 30.0  # leases have gone to rest
+IDLE_S = 120.0  # two of the slowest asks
+LEASES, BREAKERS = ":{blocks}:", ":breakers"  # in the names of keys
 
 
 async def failover_latency(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
@@ -148,38 +151,63 @@ async def _kept(gateway: Replica) -> AsyncIterator[Any]:
 
 
 async def lease_calls(
-    folder: Path, rates: Sequence[float], seconds: float, gateways: int
+    folder: Path, cases: Sequence[tuple[float, int]], seconds: float, gateways: int
 ) -> list[dict[str, float]]:
-    """Redis commands for leases and for breakers per 1,000 requests, as Redis saw them."""
+    """Redis commands for leases and for breakers per 1,000 requests, as Redis saw them.
+
+    A case is requests a second over all gateways, and a number of deployments.
+    """
     rows = []
-    for rate in rates:
-        setting = Setting(
-            gateways=gateways, store=True, slots=256, first_token=0.0, answer_tokens=20,
-            warm_up=False,
-        )  # fmt: skip
-        async with staged(folder / f"{rate:g}", setting) as stage:
+    for rate, deployments in cases:
+        setting = _quiet(gateways, deployments)
+        async with staged(folder / f"{rate:g}-{deployments}", setting) as stage:
             assert stage.store is not None
             async with traffic(stage.gateways, rate) as flow:
                 await asyncio.sleep(WARM_S)
                 before = len(flow.answers)
                 lines = await stage.store.monitor(seconds)
                 served = len(flow.answers) - before
-            leases = sum(":block:" in line for line in lines)
-            polls = sum("breakers" in line for line in lines)
             rows.append(
                 {
                     "requests_per_second": rate,
+                    "deployments": deployments,
                     "requests": served,
-                    "lease_commands_per_1000": 1000 * leases / served,
-                    "breaker_commands_per_1000": 1000 * polls / served,
+                    "lease_commands_per_1000": 1000 * _count(lines, LEASES) / served,
+                    "breaker_commands_per_1000": 1000 * _count(lines, BREAKERS) / served,
                 }
             )
     return rows
 
 
+async def idle_calls(folder: Path, seconds: float, gateways: int) -> dict[str, float]:
+    """Redis commands a minute and gateway without any request."""
+    async with staged(folder, _quiet(gateways, 2)) as stage:
+        assert stage.store is not None
+        await asyncio.sleep(IDLE_WARM_S)
+        lines = await stage.store.monitor(seconds)
+    minutes = gateways * seconds / 60
+    return {
+        "lease_commands": _count(lines, LEASES) / minutes,
+        "breaker_commands": _count(lines, BREAKERS) / minutes,
+        "all_commands": (len(lines) - 1) / minutes,  # MONITOR's own answer is a line
+    }
+
+
+def _quiet(gateways: int, deployments: int) -> Setting:
+    names = ("primary", "fallback", *(f"more-{number}" for number in range(deployments - 2)))
+    return Setting(
+        deployments=names, gateways=gateways, store=True, slots=256, first_token=0.0,
+        answer_tokens=20, warm_up=False,
+    )  # fmt: skip
+
+
+def _count(lines: Sequence[str], word: str) -> int:
+    return sum(word in line for line in lines)
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Repetitions of each.", min=1)] = 10,
-    seconds: Annotated[float, typer.Option(help="Of each rate of requests.", min=1)] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Of each rate of requests.", min=1)] = 40.0,
     out: Annotated[Path | None, typer.Option(help="Folder for fault-figures.json.")] = None,
 ) -> None:
     """Measure and print; nothing else should run on the machine."""
@@ -190,8 +218,11 @@ def main(
         _say("failover", figures)
         figures["reaction"] = asyncio.run(reaction(folder / "reaction", rounds, 3))
         _say("reaction", figures)
-        figures["leases"] = asyncio.run(lease_calls(folder / "leases", (20, 60), seconds, 3))
+        cases = [(rate, deployments) for deployments in (2, 8) for rate in (20, 60, 200)]
+        figures["leases"] = asyncio.run(lease_calls(folder / "leases", cases, seconds, 3))
         _say("leases", figures)
+        figures["idle"] = asyncio.run(idle_calls(folder / "idle", IDLE_S, 3))
+        _say("idle", figures)
         figures["throughput"] = throughput(folder, max(1, rounds // 2))
         _say("throughput", figures)
     if out is not None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 
+from prime_inference.bench.faults.client import MESSAGES
+from prime_inference.bench.faults.replica import Clocks
 from prime_inference.bench.faults.scenario import Scenario, Scene, judge, judge_all
 from prime_inference.bench.faults.scorecard import Finding
 from prime_inference.bench.faults.stage import (
+    CONTEXT_TOKENS,
     EXPECTED,
     Deployment,
     Setting,
@@ -16,6 +21,9 @@ from prime_inference.bench.faults.stage import (
     staged,
 )
 from prime_inference.bench.faults.traffic import traffic
+from prime_inference.engines.mock import expected_text
+from prime_inference.engines.mock.process import MockProcess
+from prime_inference.engines.mock.text import ANSWER_TOKENS
 
 TWO_LINKED = Setting(
     ("east", "west"),
@@ -95,6 +103,54 @@ async def partition(scene: Scene) -> Finding:
         finding.check("used_again", back is not None, found)
         slowest = max(answer.seconds for answer in flow.answers)
         finding.check("bounded", slowest < 2 * 10 + 5, f"slowest {slowest:.1f} s")
+    return finding
+
+
+HANGING = Setting(
+    ("east", "west"),
+    clocks=Clocks(connect=5.0, first_token=120.0, idle=60.0),  # the gateway's own
+    pace=0.1,
+    first_token=0.0,
+    answer_tokens=ANSWER_TOKENS,
+    warm_up=False,  # nobody knows yet what late is, so nothing is hedged
+)
+VERDICT_SECONDS = 4 * (1.2 * 5.0 + 2.0)  # three silent looks, after one with signs of life
+THEN_SECONDS = 5.0 + ANSWER_TOKENS * 0.1 + 4.0  # silent since, the answer, and a busy machine
+
+
+async def engine_hangs(scene: Scene) -> Finding:
+    """An engine that hangs without a word (SIGSTOP) holds nobody until the clocks are out.
+
+    With the clocks of an operator who has set none, 120 s to the first token. Active health
+    finds it down; the streams that it had begun and the requests that wait there go on at the
+    other deployment, and its breaker counts nothing.
+    """
+    finding = Finding()
+    process = MockProcess("echo", context_tokens=CONTEXT_TOKENS, pace_ms=100)
+    async with staged(scene.folder, HANGING) as stage:
+        await process.start()
+        assert process.pid is not None
+        try:
+            await _rename(stage, stage.deployments["east"], process.base_url)
+            asked = [asyncio.create_task(stage.ask()) for _ in range(8)]
+            await asyncio.sleep(2)  # they are being streamed
+            os.kill(process.pid, signal.SIGSTOP)
+            asked += [asyncio.create_task(stage.ask(stream=bool(n % 2))) for n in range(8)]
+            await asyncio.sleep(2)
+            held = (await stage.fleet(stage.gateway))[0]["in_flight"]
+            answers = list(await asyncio.gather(*asked))
+            east = (await stage.fleet(stage.gateway))[0]
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            await process.stop()
+        judge_all(finding, answers, expected_text(MESSAGES))
+        finding.attempts = f"{held}e/{stage.deployments['west'].attempts}w"
+        finding.check("met_the_fault", held >= 2, f"{held} were held by the engine")
+        most = VERDICT_SECONDS + THEN_SECONDS
+        finding.check("in_time_of_the_checks", finding.seconds <= most, f"{finding.seconds:.1f} s")
+        found = f"{east['failed']} failed, breaker {east['breaker']}, {east['state']}"
+        told = (east["failed"], east["breaker"], east["state"])
+        finding.check("found_by_checks_alone", told == (0, "closed", "unhealthy"), found)
     return finding
 
 
@@ -187,6 +243,7 @@ NETWORK = (
     Scenario("F01", "Both datacenters flap, never both away", flapping),
     Scenario("F02", "Brown-out: slow, not dead", brown_out),
     Scenario("F03", "A datacenter is partitioned away and back", partition),
+    Scenario("F23", "An engine hangs, all clocks as they are", engine_hangs),
     Scenario("F04", "Kept connection closed as it is reused", kept_connections),
     Scenario("F05", "A far datacenter alone is left", late_answers),
     Scenario("F06", "DNS change", dns_change),

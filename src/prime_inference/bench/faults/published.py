@@ -3,6 +3,9 @@
 Its `primary` and `fallback` are models of one provider; ours are deployments of one model in
 two datacenters, the primary being the faster one. Its checks, advice among them, keep their
 names. Sources: scenarios/catalogue.yaml and failoverbench/runner.py of failoverbench.
+
+S01 and S03 advise to ask the same upstream again. They are played twice: with a second
+deployment, and as `S01a` and `S03a` where the primary is the model's only one, as it is there.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from prime_inference.bench.faults.scorecard import Finding
 from prime_inference.bench.faults.stage import EXPECTED, Setting, Stage, staged
 
 TWO = Setting()
+ALONE = Setting(("primary",))  # as there: its fallback is another model
 SMALL_CONTEXT = Setting(context_tokens={"primary": 4096})  # the model's own is 131,072
 
 
@@ -46,10 +50,10 @@ def _limit(
     finding.check(name, answer.seconds <= most, f"{answer.seconds:.1f} s", advice=advice)
 
 
-async def s01(scene: Scene) -> Finding:
+async def s01(scene: Scene, setting: Setting = TWO) -> Finding:
     """A 429 that names a time is waited for, or another deployment answers; no tight loop."""
     finding = Finding()
-    async with staged(scene.folder, TWO) as stage:
+    async with staged(scene.folder, setting) as stage:
         stage.primary.engine.behave("s01")
         await call(stage, finding, 20)
         _retried(finding, stage, "retried")
@@ -59,6 +63,11 @@ async def s01(scene: Scene) -> Finding:
         finding.check("retry_after_honoured", gap is not None and gap >= 1.8, found, advice=True)
         _within(finding, stage, 1.5, 2)
     return finding
+
+
+async def s01_alone(scene: Scene) -> Finding:
+    """A 429 that names a time, from a model's only deployment, is waited out."""
+    return await s01(scene, ALONE)
 
 
 async def s02(scene: Scene) -> Finding:
@@ -72,14 +81,19 @@ async def s02(scene: Scene) -> Finding:
     return finding
 
 
-async def s03(scene: Scene) -> Finding:
+async def s03(scene: Scene, setting: Setting = TWO) -> Finding:
     """One 500 is not seen by the client."""
     finding = Finding()
-    async with staged(scene.folder, TWO) as stage:
+    async with staged(scene.folder, setting) as stage:
         stage.primary.engine.behave("s03")
         await call(stage, finding, 20)
         _retried(finding, stage, "same_provider_retry")
     return finding
+
+
+async def s03_alone(scene: Scene) -> Finding:
+    """After one 500 a model's only deployment is asked again, and the client sees nothing."""
+    return await s03(scene, ALONE)
 
 
 async def s04(scene: Scene) -> Finding:
@@ -265,8 +279,10 @@ async def _generations(stage: Stage) -> list[dict[str, object]]:
 
 PUBLISHED = (
     Scenario("S01", "429 with Retry-After", s01),
+    Scenario("S01a", "429 with Retry-After, nowhere else to go", s01_alone),
     Scenario("S02", "429 without Retry-After, persistent", s02),
     Scenario("S03", "500 once, then healthy", s03),
+    Scenario("S03a", "500 once, nowhere else to go", s03_alone),
     Scenario("S04", "503 persistent", s04),
     Scenario("S05", "TCP reset before headers", s05),
     Scenario("S06", "No response at all", s06),

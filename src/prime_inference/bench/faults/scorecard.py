@@ -17,6 +17,9 @@ class Verdict(enum.StrEnum):
     SKIPPED = "skipped"  # this machine cannot play it
 
 
+ALONE = "a"  # ends the id of a published scenario without a second deployment
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that had to hold. Advice that is not followed makes a pass a partial."""
@@ -98,7 +101,9 @@ def markdown(rows: Sequence[Row], preface: str) -> str:
         "",
         preface,
         "",
-        f"Ours: {tally(rows, published=False)}. Published: {tally(rows, published=True)}.",
+        f"Ours: {tally(_ours(rows))}. Published, with two deployments of the model:"
+        f" {tally(_published(rows, alone=False))}; with S01 and S03 as there, where the primary is"
+        f" the model's only deployment: {tally(_published(rows, alone=True))}.",
         "",
         "| | scenario | outcome | attempts seen upstream | seconds | verdict | not held |",
         "|---|---|---|---|---:|---|---|",
@@ -114,11 +119,23 @@ def markdown(rows: Sequence[Row], preface: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tally(rows: Sequence[Row], *, published: bool) -> str:
+def tally(rows: Sequence[Row]) -> str:
     """How many got each verdict."""
-    mine = [row.finding.verdict for row in rows if row.id.startswith("S") is published]
-    counts = [f"{mine.count(v)} {v}" for v in Verdict if v in mine]
-    return f"{', '.join(counts) or 'none run'} of {len(mine)}"
+    verdicts = [row.finding.verdict for row in rows]
+    counts = [f"{verdicts.count(v)} {v}" for v in Verdict if v in verdicts]
+    return f"{', '.join(counts) or 'none run'} of {len(verdicts)}"
+
+
+def _ours(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if not row.id.startswith("S")]
+
+
+def _published(rows: Sequence[Row], *, alone: bool) -> list[Row]:
+    """Each published scenario once: where it is played in two arrangements, in the one asked."""
+    mine = [row for row in rows if row.id.startswith("S")]
+    twice = {row.id.removesuffix(ALONE) for row in mine if row.id.endswith(ALONE)}
+    left_out = twice if alone else {name + ALONE for name in twice}
+    return [row for row in mine if row.id not in left_out]
 
 
 def _why(finding: Finding) -> str:

@@ -36,12 +36,14 @@ class LocalEngine(SupervisedEngine):
         *,
         slots: int,
         context_tokens: int,
+        deployment: str = "",
         log_file: Path | None = None,
         probe_seconds: float = PROBE_SECONDS,
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
         super().__init__(
             str(model_file),
+            deployment=deployment,
             causes=f" with {slots} slots of {context_tokens} tokens: the file may be cut short,"
             " damaged or of a kind that llama.cpp does not know, or memory is short",
             log_file=log_file,

@@ -28,9 +28,15 @@ class MockProcess(SupervisedEngine):
     probe_path = "/health"  # one thread does everything
 
     def __init__(
-        self, model: str, *, context_tokens: int, pace_ms: float = 0.0, first_token_ms: float = 0.0
+        self,
+        model: str,
+        *,
+        context_tokens: int,
+        pace_ms: float = 0.0,
+        first_token_ms: float = 0.0,
+        deployment: str = "",
     ) -> None:
-        super().__init__(f"the mock engine of {model}")
+        super().__init__(model, deployment=deployment)
         self._model = model
         self._context_tokens = context_tokens
         self._pace_ms = pace_ms

@@ -70,6 +70,11 @@ class RunningDeployment:
         return self.record.running and self._lifecycle.state in SERVING
 
     @property
+    def down(self) -> bool:
+        """Whether it is to serve and does not, so that requests wait there in vain."""
+        return self.record.running and self._lifecycle.down
+
+    @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.record.port}/v1"
 
@@ -109,7 +114,7 @@ class RunningDeployment:
             seen=seen,
         )
         if after != before:
-            log.info("%s is %s", self.planned.id, after)
+            log.info("deployment %s is %s", self.planned.id, after)
 
     # -- what is done to it
 
@@ -228,7 +233,7 @@ class RunningDeployment:
                 )
 
     def _keep(self, record: ProcessRecord) -> None:
-        keeper = Keeper(record, self._start, self._save, self._responds)
+        keeper = Keeper(record, self._start, self._save, self._responds, deployment=self.planned.id)
         self._keepers[record.process.name] = keeper
         keeper.run()
 

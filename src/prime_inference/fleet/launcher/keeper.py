@@ -35,8 +35,11 @@ class Keeper:
         started: Callable[[], None],
         responds: Callable[[ProcessRecord], Awaitable[bool]],
         *,
+        deployment: str = "",
         probe_seconds: float = PROBE_EVERY_SECONDS,
     ) -> None:
+        name = record.process.name
+        self._name = f"deployment {deployment}: {name}" if deployment else name  # in the log
         self.record = record
         self._start = start
         self._started = started
@@ -88,11 +91,11 @@ class Keeper:
             try:
                 identity = self._running()
             except OSError as error:  # no memory for a process, or no such interpreter
-                log.error("%s cannot be started: %s", self.record.process.name, error)
+                log.error("%s cannot be started: %s", self._name, error)
             else:
                 self.state = "running"
                 await self._until_ended(identity)
-                log.warning("%s ended", self.record.process.name)
+                log.warning("%s ended", self._name)
                 await self._end(0.0)  # what it started may live on
             self.state = "waiting"
             await asyncio.sleep(backoff.pause(loop.time() - began))
@@ -120,7 +123,7 @@ class Keeper:
                 elif answered:
                     missed += 1
                 if missed >= PROBES_MISSED:
-                    log.error("%s answers no more; killing it", self.record.process.name)
+                    log.error("%s answers no more; killing it", self._name)
                     return
         finally:
             end.cancel()

@@ -16,6 +16,7 @@ from typing import Literal
 State = Literal["stopped", "starting", "ready", "degraded", "failing", "draining"]
 
 SERVING: frozenset[State] = frozenset({"ready", "degraded"})
+DOWN_LOOKS = 3  # in a row; new requests go elsewhere after one, those that wait are not torn off
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ class Lifecycle:
 
     was_ready: bool = False
     state: State = "stopped"
+    failing_looks: int = 0  # in a row
+
+    @property
+    def down(self) -> bool:
+        """Whether requests wait there in vain."""
+        return self.failing_looks >= DOWN_LOOKS
 
     def observe(
         self, *, running: bool, alive: int, replicas: dict[str, int], seen: Readiness | None
@@ -46,4 +53,5 @@ class Lifecycle:
             self.state = "degraded" if short else "ready"
         else:
             self.state = "failing" if self.was_ready else "starting"
+        self.failing_looks = self.failing_looks + 1 if self.state == "failing" else 0
         return self.state

@@ -58,7 +58,7 @@ class Supervisor:
         self._gateway_ready = False  # it answers, and knows a deployment
         self._lock: int | None = None
         self._loops: list[asyncio.Task[None]] = []
-        self._listed: list[Any] | None = None
+        self._listed: tuple[list[Any], list[str]] | None = None
         self.looked = asyncio.Event()  # every deployment has been asked at least once
         self.finished = asyncio.Event()  # `down` was asked for and is done
 
@@ -225,10 +225,12 @@ class Supervisor:
 
     def _write_list(self) -> None:
         """Tell the gateways, if anything changed."""
-        ready = [one.ready() for one in self._deployments.values() if one.serving]
-        if ready != self._listed:
-            write_ready(self._folder.ready_file, ready)
-            self._listed = ready
+        deployments = self._deployments.values()
+        ready = [one.ready() for one in deployments if one.serving]
+        down = [one.planned.id for one in deployments if one.down]
+        if (ready, down) != self._listed:
+            write_ready(self._folder.ready_file, ready, down)
+            self._listed = ready, down
 
     def _save(self) -> None:
         self._folder.save(self._state)

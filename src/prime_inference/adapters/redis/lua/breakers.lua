@@ -1,14 +1,15 @@
 -- All changes of shared breakers, and reading them. The same as adapters/memory/breaker_table.py;
 -- docs/reliability.md, "Breakers", has the states and the reasons.
 --
--- KEYS[1]  hash of all breakers: ~latest, ~version, and a JSON record per deployment
+-- KEYS[1]  hash of all breakers: ~latest, ~version, ~beat, and a JSON record per deployment
 -- ARGV[1]  what to do; the rest depends on it:
 --   trip      channel, keep (ms), forget closed (us), deployment, epoch, cause, base, cap, forget (us)
 --   probe     channel, keep (ms), forget closed (us), deployment, owner, ttl (us), tickets
 --   conclude  channel, keep (ms), forget closed (us), deployment, owner, epoch, verdict, answers,
 --             base, cap, forget (us)
---   read      channel, keep (ms), forget closed (us), known version
--- Returns  a record (trip, conclude), granted and a record (probe), or version and records (read);
+--   read      channel, keep (ms), forget closed (us), known version, between two beats (us)
+-- Returns  a record (trip, conclude), granted and a record (probe), or the last beat, and version
+--          and records if the version is not the known one (read);
 --          a record is deployment, state, epoch, remaining (us), cause, trips
 --
 -- Times are microseconds of the server's clock and travel as strings: cjson keeps 14 digits.
@@ -26,7 +27,8 @@ local function decode(value)
     if breaker[name] == nil then return nil end
   end
   local known = breaker.state == 'closed' or breaker.state == 'open' or breaker.state == 'half_open'
-  if not known or (breaker.cause ~= 'consecutive' and breaker.cause ~= 'rate') then return nil end
+  local causes = {consecutive = true, unreachable = true, rate = true}
+  if not known or not causes[breaker.cause] then return nil end
   for owner, deadline in pairs(breaker.tickets) do
     breaker.tickets[owner] = tonumber(deadline)
   end
@@ -103,8 +105,16 @@ local function written()
 end
 
 if op == 'read' then
-  if text(version) == ARGV[5] then return false end
-  local answer = {text(version)}
+  -- a sign of life on the channel, for whoever reads: what it does not hear does not reach it
+  local beat = tonumber(redis.call('HGET', key, '~beat') or '') or 0
+  if beat > now or now - beat >= tonumber(ARGV[6]) then
+    beat = now
+    redis.call('HSET', key, '~beat', text(beat))
+    redis.call('PEXPIRE', key, keep_ms)
+    redis.call('PUBLISH', channel, text(beat))
+  end
+  if text(version) == ARGV[5] then return {text(beat)} end
+  local answer = {text(beat), text(version)}
   each(function(name, breaker) answer[#answer + 1] = record(name, breaker) end)
   return answer
 end

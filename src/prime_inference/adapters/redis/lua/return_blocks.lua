@@ -1,13 +1,16 @@
--- Give one holder's block of one pool back, unless it was asked for again since.
+-- Give one holder's blocks of several pools back, but those that were asked for again since.
 --
--- KEYS[1]  hash of the pool (see lease_blocks.lua)
+-- KEYS     hashes of the pools (see lease_blocks.lua)
 -- ARGV     holder, sequence
--- Returns  1 if a block was given back
+-- Returns  how many blocks were given back
 
-local field = 'h:' .. ARGV[1]
-local value = redis.call('HGET', KEYS[1], field)
-if not value then return 0 end
-local ok, block = pcall(cjson.decode, value)
-local later = ok and type(block) == 'table' and tonumber(block.sequence) or 0
-if later > tonumber(ARGV[2]) then return 0 end
-return redis.call('HDEL', KEYS[1], field)
+local field, given_back = 'h:' .. ARGV[1], 0
+for _, key in ipairs(KEYS) do
+  local value = redis.call('HGET', key, field)
+  if value then
+    local ok, block = pcall(cjson.decode, value)
+    local later = ok and type(block) == 'table' and tonumber(block.sequence) or 0
+    if later <= tonumber(ARGV[2]) then given_back = given_back + redis.call('HDEL', key, field) end
+  end
+end
+return given_back

@@ -1,0 +1,243 @@
+"""What one request has tried, round after round, and what comes next.
+
+Which deployment comes first, whether it has a slot and whether another try may be made is
+the guard's word (docs/reliability.md). In one round every deployment is tried once; only
+when all have failed does another round begin, after a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+
+from prime_inference.domain.errors import (
+    CapacityExhausted,
+    ContextTooSmall,
+    NoConnection,
+    UpstreamFailure,
+    UpstreamTimeout,
+)
+from prime_inference.domain.models import Deployment
+from prime_inference.gateway.continuation import same_revision
+from prime_inference.gateway.run import Run
+from prime_inference.gateway.upstreams import Upstream, Upstreams
+from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.runner import wait_for_slot
+from prime_inference.reliability.slots import Refusal, Slot
+
+MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
+PAUSES = (0.25, 1.0)  # seconds before the second and third round
+LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed on to the client
+
+Place = tuple[Upstream, Slot]
+
+
+class Tries:
+    """What has been tried for one request, and what comes next."""
+
+    def __init__(self, guard: Guard, upstreams: Upstreams, run: Run) -> None:
+        self._guard = guard
+        self._upstreams = upstreams
+        self._run = run
+        self._count = 0
+        self._unseen = False  # the last try reached nobody
+        self._moved = False  # left an ejected deployment, which is free once
+        self._last = ""  # the deployment that failed last
+        self._seen: set[str] = set()  # in this round
+        self._full: set[str] = set()  # of those, they had no slot
+        self._failures: list[UpstreamFailure] = []  # of this round
+        self._earlier: list[UpstreamFailure] = []  # of the round before
+        self._pauses: Iterator[float] = iter(PAUSES)
+        self._begun: Deployment | None = None  # that wrote a part of what was sent
+        self._pieces = 0  # attempts that had brought content by the last failure
+        self._cut: UpstreamFailure | None = None  # what broke the answer off
+        self._paused = 0.0  # seconds
+
+    def refused(self, upstream: Upstream, refusal: Refusal) -> None:
+        """It had no slot."""
+        self._seen.add(upstream.deployment.id)
+        self._full.add(upstream.deployment.id)
+        self._failures.append(refusal.error(self._run.model))
+
+    def left(self, upstream: Upstream) -> None:
+        """It was slower than another."""
+        self._seen.add(upstream.deployment.id)
+
+    def failed(self, upstream: Upstream, failure: UpstreamFailure) -> None:
+        """An attempt on it did not succeed."""
+        self._last = upstream.deployment.id
+        self._seen.add(self._last)
+        self._failures.append(failure)
+        self._unseen = isinstance(failure, NoConnection)
+        if not self._unseen:
+            self._count += 1
+        if self._run.committed:
+            self._cut_off(upstream, failure)
+
+    def _cut_off(self, upstream: Upstream, failure: UpstreamFailure) -> None:
+        """Content was sent: only the same revision can go on. Raises if nobody else has it."""
+        self._begun = upstream.deployment
+        came_further = self._run.pieces != self._pieces
+        if came_further:  # it may fail as often again
+            self._pieces = self._run.pieces
+            self._cut, self._count = failure, 1
+        able = self._able().keys()
+        if not able - {self._last}:
+            raise failure
+        if came_further and able <= self._seen:
+            self._seen = {self._last}
+
+    async def next(self) -> tuple[Upstream, Slot | Refusal]:
+        """The next to be tried. Raises UpstreamFailure if none is worth it."""
+        untried = self._untried()
+        if untried is None and self._all_are_full():
+            return await self._wait()
+        if untried is None:
+            untried = self._ejected()
+        if untried is None:
+            await self._pause()
+            untried = self._untried()
+        if untried is None:
+            raise self._worst()
+        slot = self._guard.admit(untried.deployment.id)
+        if isinstance(slot, Slot) and not self._may_try():
+            slot.release()
+            raise self._worst()
+        return untried, slot
+
+    def refuge(self, left: Upstream, *, committed: bool, came_further: bool) -> Place | None:
+        """Another deployment and a slot of it, for the try under way on one that is down.
+
+        `committed`: content was sent; `came_further`: some of it by this try. Its end counts
+        as a try, as that of any other. None: nobody else can take the request, or none may.
+        """
+        guard, model, mine = self._guard, self._run.model, left.deployment.id
+        if not came_further and self._count + 1 >= MOST_TRIES:
+            return None
+        able = self._able(left.deployment if committed else None)
+        names = [n for n in guard.candidates(model) if n in able and not guard.is_ejected(n)]
+        if not came_further:
+            names.sort(key=self._seen.__contains__)  # untried ones first
+        for name in names:
+            slot = guard.admit(name) if name != mine else None
+            if isinstance(slot, Slot):
+                if guard.may_retry(model, mine, moved=self._moved):
+                    self._moved = True
+                    return able[name], slot
+                slot.release()
+                return None
+        return None
+
+    def _untried(self) -> Upstream | None:
+        """The best of those that this round has not seen."""
+        able = self._able()
+        for name in self._guard.candidates(self._run.model):
+            if name in able and name not in self._seen:
+                return able[name]
+        return None
+
+    def _ejected(self) -> Upstream | None:
+        """One that the guard does not offer, when all that it offers have failed this request.
+
+        An open breaker says what was a while ago; the request would fail without it.
+        """
+        for name, upstream in self._able().items():
+            if name not in self._seen:
+                return upstream
+        return None
+
+    def _able(self, begun: Deployment | None = None) -> dict[str, Upstream]:
+        """Those that serve the request, by id; the fleet may have changed since it began.
+
+        `begun` wrote a part of what was sent; none: the one that the last failure tells.
+        """
+        run, operation, begun = self._run, self._run.operation, begun or self._begun
+        return {
+            upstream.deployment.id: upstream
+            for upstream in self._upstreams.on_route(run.model, operation.route)
+            if operation.missing(upstream.deployment) is None
+            and (begun is None or same_revision(run.revision, begun, upstream.deployment))
+        }
+
+    async def _pause(self) -> None:
+        """Let a moment pass before the next round."""
+        worst = self._worst()
+        pause = max(next(self._pauses, math.inf), worst.retry_after or 0.0)
+        self._paused += pause
+        if not self._worth_another_round(worst):
+            raise worst
+        await asyncio.sleep(pause)
+        self._seen -= self._full or set(self._seen)  # who had no slot is still untried
+        self._full.clear()
+        self._earlier, self._failures = self._failures, []
+
+    async def _wait(self) -> tuple[Upstream, Slot]:
+        """Every deployment is full here: wait, if a slot is expected soon."""
+        model = self._run.model
+        while True:
+            slot = await wait_for_slot(self._guard, model)
+            if isinstance(slot, Refusal):
+                await self._wait_on(slot)
+                continue
+            upstream = self._able().get(slot.deployment)
+            if upstream is not None:
+                return upstream, slot
+            slot.release()
+            if any(
+                each.deployment.id == slot.deployment for each in self._upstreams.serving(model)
+            ):
+                raise self._worst()  # that deployment honours less than this request asks for
+            # it left the fleet as the slot was handed over: another one is as good
+
+    async def _wait_on(self, refusal: Refusal) -> None:
+        """Raises UpstreamFailure, unless an answer that has begun may wait for its end."""
+        if self._cut is None:
+            raise refusal.error(self._run.model)
+        pause = max(PAUSES[0], refusal.retry_after_s)
+        self._paused += pause
+        if self._paused > LONGEST_PAUSE:
+            raise self._cut
+        await asyncio.sleep(pause)
+
+    def _all_are_full(self) -> bool:
+        return not any(
+            failure.upstream_status or not is_full(failure) for failure in self._failures
+        )
+
+    def _may_try(self) -> bool:
+        """The first try is free; the others are bounded for each request and for all together.
+
+        A try that reached nobody has loaded nobody: to go on from there is a first try again.
+        Each round makes such a try once per deployment, so they are bounded too.
+        """
+        if not self._count or (self._unseen and self._count < MOST_TRIES):
+            return True
+        if self._count >= MOST_TRIES:
+            return False
+        allowed = self._guard.may_retry(self._run.model, self._last, moved=self._moved)
+        self._moved = self._moved or self._guard.is_ejected(self._last)
+        return allowed
+
+    def _worth_another_round(self, worst: UpstreamFailure) -> bool:
+        """Not for what a pause does not change: a context, clocks that ran out, too long a pause.
+
+        Where others had no slot, it changes that.
+        """
+        if isinstance(worst, UpstreamTimeout | ContextTooSmall) and not self._full:
+            return False
+        return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
+
+    def _worst(self) -> UpstreamFailure:
+        if self._cut is not None:  # not that nobody could go on
+            return self._cut
+        return min(self._failures or self._earlier, key=_says_less)
+
+
+def is_full(failure: UpstreamFailure) -> bool:
+    return isinstance(failure, CapacityExhausted)
+
+
+def _says_less(failure: UpstreamFailure) -> tuple[bool, float]:
+    """A failure says more than a full deployment; of those, the one that frees up first."""
+    return is_full(failure), failure.retry_after or 0.0
