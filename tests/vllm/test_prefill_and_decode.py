@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -132,19 +133,16 @@ async def test_the_fleet_tells_what_its_caches_and_transfers_do(fleet):
 async def test_a_killed_prefill_worker_costs_no_answer(fleet):
     """The last test: the launcher starts another, for which nobody waits here."""
     pids = {one["name"]: one["pid"] for one in fleet.deployment["processes"]}
-    asked = [
-        asyncio.create_task(
-            fleet.ask([{"role": "user", "content": letters(40 + n, 1500)}], max_tokens=8)
-        )
-        for n in range(6)
-    ]
-    os.killpg(pids["prefill-0"], signal.SIGKILL)
-    asked += [
-        asyncio.create_task(
-            fleet.ask([{"role": "user", "content": letters(50 + n, 1500)}], max_tokens=8)
-        )
-        for n in range(2)
-    ]
-    for answer in await asyncio.gather(*asked):
+
+    async def answered(seed: int) -> None:
+        began = time.monotonic()
+        answer = await fleet.ask([{"role": "user", "content": letters(seed, 1500)}], max_tokens=8)
+        print(f"answered after {time.monotonic() - began:.1f} s")
         assert answer["choices"][0]["finish_reason"] in ("stop", "length")
         assert answer["choices"][0]["message"]["content"]
+
+    asked = [asyncio.create_task(answered(seed)) for seed in range(40, 46)]
+    await asyncio.sleep(0)  # they are asked
+    os.killpg(pids["prefill-0"], signal.SIGKILL)
+    asked += [asyncio.create_task(answered(seed)) for seed in range(46, 48)]
+    await asyncio.gather(*asked)
