@@ -1,6 +1,7 @@
 """Move the same KV blocks through NIXL over TCP loopback, fragmented and block-major.
 
-    pip install nixl-cu13 numpy && python benchmarks/kv_transfer.py [--blocks 32] [--out FILE]
+    pip install nixl numpy
+    PYTHONPATH=src python benchmarks/kv_transfer.py [--blocks 32] [--out FILE]
 
 Two agents in host memory of one process, connected by UCX over the loopback interface. The
 cache is GLM 5.2's with NVFP4 rows: 79 latent and 22 index regions, blocks of 64 tokens. The

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prime_inference.adapters.sql import statements
+from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.adapters.sql.open import open_database
+from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import GroupBy, UsageFilter
 
 BATCH = 100_000
@@ -36,6 +38,7 @@ NUMBERS = {
         )""",
 }
 FALSE = {"sqlite": "0", "postgres": "false"}
+COLUMNS = ", ".join([*UsageEvent.__struct_fields__, "batch"])
 
 PAGES: dict[str, tuple[tuple[GroupBy, ...], UsageFilter]] = {
     "a team's year by day": (("day",), UsageFilter(tenant="team-7")),
@@ -47,25 +50,42 @@ PAGES: dict[str, tuple[tuple[GroupBy, ...], UsageFilter]] = {
         ("tenant",),
         UsageFilter(model="acme/model-3", first_day=FIRST_DAY + 300, last_day=FIRST_DAY + 330),
     ),
-    "a key's total": ((), UsageFilter(tenant="team-7", key_id="key-207")),
+    "a key's total, whoever pays": ((), UsageFilter(key_id="key-207")),
+    "a key's day": ((), UsageFilter(key_id="key-207", first_day=FIRST_DAY + 364)),
+    "everybody's day by model": (("model",), UsageFilter(first_day=FIRST_DAY + 364)),
+    "everybody's month by team": (
+        ("tenant",),
+        UsageFilter(first_day=FIRST_DAY + 300, last_day=FIRST_DAY + 330),
+    ),
 }
 
 
-def fill(database: object, dialect: str, events: int) -> None:
+MONTH = {
+    "begin": (FIRST_DAY + 300) * statements.DAY_US,
+    "end": (FIRST_DAY + 331) * statements.DAY_US,
+}
+
+
+def fill(database: Database, events: int) -> None:
     """Events spread over teams, keys, models and days, with all that follows from them."""
-    assert hasattr(database, "transaction")
+    dialect = database.dialect
+    if dialect == "sqlite":  # rows come in no order: with 2 MB of cache most are read from disk
+        with database.snapshot() as transaction:
+            transaction.rows("PRAGMA cache_size = -2000000")
     for first in range(0, events, BATCH):
         with database.transaction() as transaction:
             ((batch,),) = transaction.rows(statements.NEW_BATCH, source="generated", now=0)
             transaction.run(
                 f"""
-                INSERT INTO usage_event
+                INSERT INTO usage_event ({COLUMNS})
                 {NUMBERS[dialect]}
                 SELECT 'team-' || (n * 7919 % {TENANTS}), 'g' || n, 'usage',
-                       'key-' || (n * 7919 % {KEYS}), 'acme/model-' || (n * 31 % {MODELS}),
-                       'dc-1', 'serverless', 'chat/completions', 'complete', {FALSE[dialect]}, 1,
+                       'key-' || (n * 7919 % {KEYS}),
+                       'acme/model-' || ((n + n / {KEYS}) % {MODELS}), 'dc-1',
+                       'serverless', 'chat/completions', 'complete', {FALSE[dialect]}, 1,
                        n % 5000, n % 300, n % 700, 0, (n % 5000) * 1000,
-                       ({FIRST_DAY} + n % {DAYS}) * {statements.DAY_US} + n, 100000, 900000, :batch
+                       ({FIRST_DAY} + n % {DAYS}) * {statements.DAY_US} + n, 100000, 900000,
+                       {FALSE[dialect]}, :batch
                 FROM numbers
                 """,
                 first=first,
@@ -85,7 +105,7 @@ def main() -> None:
     database = open_database(options.database, Path())
     migrate(database)
     began = time.perf_counter()
-    fill(database, database.dialect, options.events)
+    fill(database, options.events)
     print(f"{options.events:,} events in {time.perf_counter() - began:.0f} s")
     if database.dialect == "postgres":
         for table in ("usage_event", "transfer", "usage_day"):
@@ -103,7 +123,9 @@ def main() -> None:
     for page, statement, parameters in (
         ("the latest 50 generations", statements.EVENTS, tenant),
         ("the latest 50 transfers", statements.TRANSFERS, tenant),
-        ("one generation", statements.EVENT, {"tenant": "team-7", "generation": "g7"}),
+        ("a month's payments", statements.PAYMENTS, {"tenant": "team-7", **MONTH}),
+        ("generations 10,001 to 10,050", statements.EVENTS, {**tenant, "offset": 10_000}),
+        ("one generation", statements.EVENT, {"tenant": "team-33", "generation": "g7"}),
     ):
         began = time.perf_counter()
         with database.snapshot() as transaction:
@@ -116,11 +138,9 @@ def main() -> None:
 
 
 def _scans(
-    database: object, page: str, statement: str, parameters: Mapping[str, object]
+    database: Database, page: str, statement: str, parameters: Mapping[str, object]
 ) -> list[str]:
     """The lines of its plan that read a whole table."""
-    assert hasattr(database, "dialect")
-    assert hasattr(database, "snapshot")
     explain = "EXPLAIN QUERY PLAN" if database.dialect == "sqlite" else "EXPLAIN"
     with database.snapshot() as transaction:
         plan = [str(row[-1]) for row in transaction.rows(f"{explain} {statement}", **parameters)]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.postgres_server import PostgresServer, running_postgres
+if TYPE_CHECKING:
+    from tests.postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
+    # The environments of test-kv and test-grammar have no driver for Postgres.
+    from tests.postgres_server import running_postgres
+
     with running_postgres() as server:
         yield server
 

@@ -155,8 +155,9 @@ async def listening(
         parts = None
         if options.billing is not None:
             parts = await stack.enter_async_context(
-                billing_parts(options.billing, options.state_dir, keys)
+                billing_parts(options.billing, options.state_dir, keys, catalog.models)
             )
+            await parts.fleet_prices.publish(catalog.models())
         listeners = _listening(
             catalog, options, not_ready, random, follow, cache_reports, keys, parts
         )
@@ -212,7 +213,7 @@ async def _listening(
         parts.routes(auth, metrics) if parts else {},
     )
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
-    live = LiveFleet(catalog, upstreams, guard)
+    live = LiveFleet(catalog, upstreams, guard, parts.fleet_prices.publish if parts else None)
     caches = CacheFigures(catalog, upstreams, cache_reports, loop.time)
     metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
     metrics.register(caches)

@@ -7,10 +7,11 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_inference.accounts.directory import Records
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
 from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
@@ -24,11 +25,14 @@ from prime_inference.billing.holds import Holds
 from prime_inference.billing.shipper import Shipper
 from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
 from prime_inference.control.admin_api import AdminApi
+from prime_inference.control.fleet_prices import FleetPrices
+from prime_inference.control.names import Names
 from prime_inference.control.operations import Operations
 from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
+from prime_inference.domain.models import Model
 from prime_inference.domain.prices import Price, free
 from prime_inference.gateway.account_api import AccountApi
 from prime_inference.gateway.app import BASE, Endpoint
@@ -70,6 +74,7 @@ class BillingParts:
     outbox: Outbox
     holds: Holds
     files: FileKeyStore
+    fleet_prices: FleetPrices
 
     def find(self, key_id: str) -> ApiKey | None:
         """A key of an account, or this machine's own. Implements `ports.keys.KeyStore`."""
@@ -103,13 +108,20 @@ class BillingParts:
 
 @contextlib.asynccontextmanager
 async def billing_parts(
-    options: BillingOptions, state_dir: Path, files: FileKeyStore
+    options: BillingOptions,
+    state_dir: Path,
+    files: FileKeyStore,
+    models: Callable[[], Sequence[Model]],
 ) -> AsyncIterator[BillingParts]:
     """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart."""
+
+    def names(records: Records) -> Names:
+        return Names(records, [model.id for model in models()], files.find)
+
     async with contextlib.AsyncExitStack() as stack:
 
-        def opened() -> Database:
-            database = open_database(options.database, state_dir)
+        def opened(*, patient: bool = False) -> Database:
+            database = open_database(options.database, state_dir, patient=patient)
             stack.callback(database.close)
             return database
 
@@ -130,11 +142,13 @@ async def billing_parts(
         await _start_shipper(options, state_dir, stack)
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
-        operations = Operations(accounts, ledger, lambda: directory.current, time.time)
+        verifier = SqlLedger(opened(patient=True))  # minutes, for which nobody else must wait
+        operations = Operations(accounts, ledger, verifier, names, time.time)
         admin = AdminApi(operations, directory, admin_key(state_dir))
         tasks = [asyncio.create_task(work) for work in (directory.run(), holds.run())]
         stack.callback(_cancel, tasks)
-        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files)
+        prices = FleetPrices(accounts, directory, time.time)
+        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, prices)
 
 
 async def _start_shipper(

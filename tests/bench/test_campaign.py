@@ -23,5 +23,7 @@ def test_a_campaign_measures_who_is_there_and_names_who_is_not():
     assert len(results.whole) == 2 * len(TINY.connections)
     assert all(streams.load.lost == streams.load.errors == 0 for streams in results.latency)
     assert results.memory[OURS.name].after_streams_mib is not None
+    assert results.accounts is not None
+    assert min(results.accounts.billed_us, results.accounts.shipped_per_second) > 0
     assert set(results.most) == {DIRECT.name, OURS.name}
     assert msgspec.json.decode(msgspec.json.encode(results), type=type(results)) == results

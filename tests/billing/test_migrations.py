@@ -6,9 +6,12 @@ import threading
 
 import pytest
 
+from prime_inference.adapters.sql import statements
+from prime_inference.adapters.sql.accounts import SqlAccounts
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate, migrations
 from prime_inference.billing.rating import usage_event
+from prime_inference.domain import keys as api_keys
 from prime_inference.ports.ledger import LedgerUnavailable
 
 from .conftest import DIALECTS, OpenDatabase
@@ -21,15 +24,68 @@ def test_both_databases_have_the_same_migrations():
     assert [version for version, _ in names[0]] == list(range(1, len(names[0]) + 1))
 
 
-def test_data_of_every_version_survives_the_way_to_the_newest(open_database: OpenDatabase):
+FIRST_EVENT = """
+INSERT INTO usage_event VALUES ('team-a', 'g1', 'usage', 'key1', 'acme/echo-1', 'dc-1',
+    'serverless', 'chat/completions', 'complete', {true}, 1, 100, 0, 10, 0, 120000,
+    1800000000000000, 1, 2, 1)
+"""
+
+
+def test_books_of_the_first_version_are_sound_at_the_newest(open_database: OpenDatabase):
     database = open_database()
-    ledger = SqlLedger(database)
-    for migration in migrations(database.dialect):
+    migrate(database, upto=1)
+    with database.transaction() as transaction:
+        transaction.rows(statements.NEW_BATCH, source="r", now=1)
+        transaction.run(FIRST_EVENT.format(true="1" if database.dialect == "sqlite" else "true"))
+        for statement in (
+            statements.TRANSFERS_OF_EVENTS,
+            statements.DAYS_OF_EVENTS,
+            statements.BALANCES_OF_TRANSFERS,
+        ):
+            transaction.run(statement, batch=1)
+    for migration in migrations(database.dialect)[1:]:
         assert migrate(database, upto=migration.version) == migration.version
-        ledger.apply("r", [usage_event(generation(id=f"g{migration.version}"), price())], 1)
+    ledger = SqlLedger(database)
+    assert ledger.verify().sound
+    (kept,) = ledger.events("team-a", 10)
+    assert (kept.cost, kept.streamed, kept.estimated) == (120_000, True, False)
+    ledger.apply("r", [usage_event(generation(id="g2"), price())], 1)
     found = ledger.verify()
     assert found.sound
-    assert found.events == len(migrations(database.dialect))
+    assert found.events == 2
+
+
+def test_a_key_that_was_rotated_before_keeps_its_overlap(open_database: OpenDatabase):
+    old, key = api_keys.create("t", name="ci", created_at=1.0)
+    new, rotated = api_keys.rotate(key, now=1.5, overlap_seconds=1_800_000_000.25)
+    database = open_database()
+    migrate(database, upto=2)
+    with database.transaction() as transaction:
+        transaction.run("INSERT INTO tenant VALUES ('t', 'team', 'T', 't', 1.0)")
+        transaction.run(
+            "INSERT INTO api_key VALUES (:key_id, 't', :digest, 1.0, 'ci', :last_four, NULL, NULL,"
+            " :previous, :until, '[]', '[]', '[]')",
+            key_id=key.key_id,
+            digest=rotated.digest,
+            last_four=rotated.last_four,
+            previous=key.digest,
+            until=1_800_000_001.75,
+        )
+        transaction.run(
+            "INSERT INTO api_key VALUES ('never', 't', :digest, 1.0, '', '', NULL, NULL, NULL, 0.0,"
+            " '[]', '[]', '[]')",
+            digest=rotated.digest,
+        )
+    migrate(database)
+    found = {each.key_id: each for each in SqlAccounts(database).load().keys}
+    assert found["never"].earlier == ()
+    kept = found[key.key_id]
+    for text, moment, works in (
+        (old, 1_800_000_001.5, True),
+        (old, 1_800_000_001.75, False),
+        (new, 1_800_000_001.75, True),
+    ):
+        assert api_keys.verify(text, kept, moment) is works
 
 
 def test_processes_that_start_together_migrate_once(open_database: OpenDatabase):

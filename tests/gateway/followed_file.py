@@ -55,7 +55,9 @@ class FollowedFile:
         await eventually(lambda: (live.reloads, live.failed_reloads) == (reloads, refused), 10)
 
 
-async def started(start_gateway: StartGateway, fleet: FollowedFile) -> RunningGateway:
-    gateway = await start_gateway(follow=fleet.follow)
+async def started(
+    start_gateway: StartGateway, fleet: FollowedFile, **options: Any
+) -> RunningGateway:
+    gateway = await start_gateway(follow=fleet.follow, **options)
     await eventually(lambda: fleet.live is not None)
     return gateway

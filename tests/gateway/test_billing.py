@@ -19,7 +19,7 @@ from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
 from .running import MESSAGES, MODEL, RunningGateway, chat
-from .scripted_engine import ScriptedEngine, answer
+from .scripted_engine import DONE, STREAM_HEAD, ScriptedEngine, answer, delta
 
 SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
 WHOLE = {
@@ -108,6 +108,70 @@ async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):
     usage = response.json()["usage"]
     assert usage["cost"] == usage["prompt_tokens"] / 1_000_000 > 0
     await shipped(gateway, 1)
+
+
+async def billed(gateway: RunningGateway, generation: str) -> dict[str, Any]:
+    return dict((await gateway.get(f"/generation?id={generation}")).json()["data"])
+
+
+async def test_tokens_that_no_engine_reports_are_estimated_billed_and_flagged(
+    start_gateway: StartGateway,
+):
+    """Twenty-one bytes of prompt are five tokens; each event of an answer is one."""
+    silent = {"choices": WHOLE["choices"]}
+    vectors = {"data": [{"index": 0, "embedding": [0.5]}]}
+    streamed = [STREAM_HEAD, delta(content="hel"), delta(content="lo"), delta("stop"), DONE]
+    async with ScriptedEngine([]) as engine:
+        gateway = await start_gateway(engine.base_url, billing=BillingOptions("sqlite"))
+        await gateway.admin("POST", "prices", PRICE)
+        for path, pieces, completion in (
+            ("/chat/completions", [answer(silent)], 1),
+            ("/chat/completions", streamed, 2),
+            ("/embeddings", [answer(vectors)], 0),
+        ):
+            engine.pieces = pieces
+            body = {"model": MODEL, "input": MESSAGES[0]["content"]}
+            if path != "/embeddings":
+                body = chat(stream=pieces is streamed)
+            response = await gateway.post(path, body)
+            assert response.status_code == 200
+            ids = response.headers["x-generation-id"]
+            told = await billed(gateway, ids)
+            assert told["tokens_estimated"] is True
+            assert (told["tokens_prompt"], told["tokens_completion"]) == (5, completion)
+            assert Decimal(told["total_cost_usd"]) == Decimal(5 + 2 * completion) / 1_000_000
+            if path == "/embeddings":
+                assert response.json()["usage"]["prompt_tokens"] == 5
+                assert response.json()["usage"]["cost"] == told["total_cost"]
+        await shipped(gateway, 3)
+        assert (await gateway.admin("GET", "ledger/verify"))["sound"]
+
+
+async def test_tokens_that_an_engine_reports_are_not_estimated(gateway: RunningGateway):
+    response = await gateway.chat(max_tokens=3)
+    assert (await billed(gateway, response.headers["x-generation-id"]))["tokens_estimated"] is False
+
+
+async def test_a_client_that_leaves_an_engine_that_reports_at_the_end_pays_the_prompt_too(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    engine.behave("stall-after-5")
+    gateway = await start_gateway(engine, kinds=["openai"], billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", PRICE)
+    async with gateway.client.stream(
+        "POST",
+        gateway.url("/chat/completions"),
+        json=chat(stream=True),
+        headers=gateway.authorization(),
+    ) as response:
+        events = 0
+        async for line in response.aiter_lines():
+            events += line.startswith("data:")
+            if events == 5:
+                break
+    row = await shipped(gateway, 1)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (5, 5)
+    assert Decimal(row["cost_usd"]) == Decimal(5 + 10) / 1_000_000
 
 
 async def test_usage_is_kept_without_a_price_and_no_cost_is_told(gateway: RunningGateway):
@@ -231,9 +295,15 @@ async def test_both_texts_of_a_rotated_key_work_in_the_overlap(gateway: RunningG
     rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 3600})
     new = replace(own, key=rotated["key"])
     assert [(await each.chat()).status_code for each in (own, new)] == [200, 200]
+    rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 60})
+    newer = replace(own, key=rotated["key"])
+    assert [(await each.chat()).status_code for each in (own, new, newer)] == [200, 200, 200]
+    assert [text["last_four"] for text in rotated["earlier_texts"]] == [
+        each.key.split("_")[3][-4:] for each in (own, new)
+    ]
     rotated = await gateway.admin("POST", f"keys/{key_id}/rotate", {"overlap_seconds": 0})
     last = replace(own, key=rotated["key"])
-    assert [(await each.chat()).status_code for each in (own, new, last)] == [401, 401, 200]
+    assert [(await each.chat()).status_code for each in (own, newer, last)] == [401, 401, 200]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +338,30 @@ async def test_a_budget_that_is_used_up_is_a_402_with_what_is_left(gateway: Runn
     assert key["limit"] == 0.0005
 
 
+async def test_a_prepaid_team_spends_what_it_has_paid_in_and_no_more(gateway: RunningGateway):
+    acme = await team(gateway)
+    own = await as_key(gateway, acme)
+    assert (await own.chat(max_tokens=20)).status_code == 200  # invoiced: it owes
+    await gateway.admin("PUT", f"tenants/{acme}/payment", {"payment": "prepaid"})
+    refused = await own.chat(max_tokens=20)
+    assert refused.status_code == 402
+    assert refused.json()["error"]["metadata"]["limit"]["kind"] == "wallet"
+    assert refused.headers["x-ratelimit-remaining"] == "0.00"
+    held = Decimal("0.0004")  # of each request: its prompt at the upper bound
+    paid = {"tenant": acme, "amount_usd": str(held * 10), "reference": "invoice-1"}
+    await gateway.admin("POST", "credits", paid)
+    answers = await asyncio.gather(*(own.chat(max_tokens=20) for _ in range(100)))
+    assert {answer.status_code for answer in answers} == {200, 402}
+    passed = sum(answer.status_code == 200 for answer in answers)
+    await shipped(gateway, passed + 1)
+    wallet = await gateway.admin("GET", f"wallet/{acme}")
+    assert 0 <= Decimal(wallet["balance_usd_text"]) < held * 10
+    key = (await own.get("/key")).json()["data"]
+    assert [limit["kind"] for limit in key["limits"]] == ["wallet"]
+    await gateway.admin("PUT", f"tenants/{acme}/payment", {"payment": "invoiced"})
+    assert (await own.chat(max_tokens=20)).status_code == 200
+
+
 async def test_two_hundred_at_once_on_a_budget_for_ten_never_spend_over_it(
     gateway: RunningGateway,
 ):
@@ -279,6 +373,38 @@ async def test_two_hundred_at_once_on_a_budget_for_ten_never_spend_over_it(
     assert {answer.status_code for answer in answers} <= {200, 402}
     row = await shipped(gateway, passed)
     assert 0 < Decimal(row["cost_usd"]) <= held * 10
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "kind"),
+    [
+        ({"kind": "budget_daily", "most_usd": "0"}, 402, "billing_error"),
+        ({"kind": "requests_per_minute", "most": 0}, 429, "rate_limit_error"),
+    ],
+)
+async def test_every_dialect_is_told_of_a_limit_with_the_same_headers(
+    gateway: RunningGateway, limit: dict[str, Any], status: int, kind: str
+):
+    await gateway.admin("POST", "limits", limit)
+    chatted = await gateway.chat(max_tokens=1)
+    names = [name for name in chatted.headers if name.startswith(("x-ratelimit-", "retry-after"))]
+    assert len(names) == 5
+    bodies: dict[str, dict[str, Any]] = {
+        "/messages": {"messages": MESSAGES, "max_tokens": 1},
+        "/responses": {"input": "Hi", "max_output_tokens": 16},
+    }
+    for path, body in bodies.items():
+        for stream in (False, True):
+            refused = await gateway.post(path, {"model": MODEL, "stream": stream, **body})
+            assert refused.status_code == chatted.status_code == status
+            assert set(names) <= set(refused.headers)
+            for name in ("x-ratelimit-name", "x-ratelimit-limit", "x-ratelimit-remaining"):
+                assert refused.headers[name] == chatted.headers[name]
+            error = refused.json()["error"]
+            details = error["details"] if path == "/messages" else error["metadata"]
+            assert details["limit"]["kind"] == limit["kind"]
+            if path == "/messages":
+                assert error["type"] == kind
 
 
 @pytest.mark.parametrize(
@@ -328,29 +454,92 @@ async def test_the_admin_api_is_for_whoever_has_its_key(gateway: RunningGateway,
     assert public.status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "keys", {"tenant": "nobody", "name": "x"}, 404),
-        ("POST", "keys", {"tenant": "local", "name": "x", "budget": 1}, 400),
-        ("POST", "keys", {"tenant": "local", "name": "x", "networks": ["nonsense"]}, 400),
-        ("POST", "limits", {"kind": "budget_daily", "most": 5}, 400),
-        ("POST", "limits", {"kind": "concurrency"}, 400),
-        ("POST", "prices", {"model": MODEL, "prompt": "x", "completion": "1"}, 400),
-        ("POST", "prices", {**PRICE, "effective_from": "2020-01-01"}, 400),
-        ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
-        ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
-        ("PATCH", "teams", None, 405),
-        ("GET", "nothing", None, 404),
-        ("POST", "keys/none/revoke", None, 404),
-    ],
-)
-async def test_the_admin_api_refuses_what_is_not_right(
-    gateway: RunningGateway, method: str, path: str, body: Any, status: int
-):
-    response = await gateway.admin_response(method, path, body)
-    assert response.status_code == status, response.text
-    assert response.json()["error"]["message"]
+NOT_RIGHT: list[tuple[str, str, Any, int]] = [
+    ("POST", "keys", {"tenant": "nobody", "name": "x"}, 404),
+    ("POST", "keys", {"tenant": "local", "name": "x", "budget": 1}, 400),
+    ("POST", "keys", {"tenant": "local", "name": "x", "networks": ["nonsense"]}, 400),
+    ("POST", "limits", {"kind": "budget_daily", "most": 5}, 400),
+    ("POST", "limits", {"kind": "concurrency"}, 400),
+    ("POST", "prices", {"model": MODEL, "prompt": "x", "completion": "1"}, 400),
+    ("POST", "prices", {**PRICE, "effective_from": "2020-01-01"}, 400),
+    ("POST", "prices", {**PRICE, "prompt": "0"}, 400),
+    ("POST", "prices", {**PRICE, "request": "1e9", "confirm": True}, 400),
+    ("POST", "prices", {**PRICE, "completion": "1e30", "confirm": True}, 400),
+    ("POST", "prices", {**PRICE, "request": "9e999999999"}, 400),
+    ("POST", "prices", {**PRICE, "request": "0.005"}, 400),
+    ("POST", "credits", {"tenant": "local", "amount_usd": "9e9", "reference": "r"}, 400),
+    ("POST", "limits", {"kind": "budget_daily", "most_usd": "9e9"}, 400),
+    ("POST", "limits", {"kind": "concurrency", "most": 2**80}, 400),
+    ("POST", "limits", {"kind": "wallet", "most_usd": "1"}, 400),
+    ("PUT", "tenants/local/payment", {"payment": "later"}, 400),
+    ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
+    ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
+    ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
+    ("PATCH", "teams", None, 405),
+    ("GET", "nothing", None, 404),
+    ("POST", "keys/none/revoke", None, 404),
+]
+
+
+async def test_the_admin_api_refuses_what_is_not_right(gateway: RunningGateway):
+    for method, path, body, status in NOT_RIGHT:
+        response = await gateway.admin_response(method, path, body)
+        assert response.status_code == status, (path, body, response.text)
+        assert response.json()["error"]["message"]
+
+
+MISTYPED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("limits", {"kind": "concurrency", "most": 1, "model": "acme/eco-1"}, "model", MODEL),
+    ("limits", {"kind": "concurrency", "most": 1, "tenant": "acme"}, "tenant", "team_"),
+    ("limits", {"kind": "concurrency", "most": 1, "key": "laptop"}, "key", "(laptop)"),
+    ("keys", {"tenant": "Acme", "name": "x"}, "tenant", "team_"),
+    (
+        "keys",
+        {"tenant": "local", "name": "x", "models": [MODEL, "acme/ech-1"]},
+        "models",
+        MODEL,
+    ),
+    (
+        "keys",
+        {"tenant": "local", "name": "x", "endpoints": ["chat"]},
+        "endpoints",
+        "chat/completions",
+    ),
+    ("prices", {**PRICE, "model": "acme/echo"}, "model", MODEL),
+    ("credits", {"tenant": "acme", "amount_usd": "1", "reference": "r"}, "tenant", "team_"),
+]
+
+
+async def test_a_name_that_nothing_has_is_refused_with_the_nearest(gateway: RunningGateway):
+    await team(gateway)
+    made = await gateway.admin("POST", "keys", {"tenant": "local", "name": "laptop"})
+    for path, body, param, nearest in MISTYPED:
+        refused = await gateway.admin_response("POST", path, body)
+        assert refused.status_code in (400, 404), refused.text
+        error = refused.json()["error"]
+        assert error["param"] == param
+        assert nearest in error["message"]
+        if param == "key":
+            assert made["id"] in error["message"]
+        if param in ("model", "models"):
+            assert "--new-model" in error["message"]
+            taken = await gateway.admin("POST", path, {**body, "new_model": True})
+            if path == "prices":
+                assert taken["version"] == 1
+
+
+@pytest.mark.parametrize("path", ["wallet/acme", "statements/acme/2026-01", "usage?tenant=acme"])
+async def test_nobody_is_told_of_an_account_that_is_not_there(gateway: RunningGateway, path: str):
+    acme = await team(gateway)
+    refused = await gateway.admin_response("GET", path)
+    assert refused.status_code == 404
+    assert f"Did you mean {acme} (acme)?" in refused.json()["error"]["message"]
+
+
+async def test_this_machines_own_key_can_be_limited(gateway: RunningGateway):
+    own = {"key": gateway.key.split("_")[2], "kind": "requests_per_minute", "most": 0}
+    await gateway.admin("POST", "limits", own)
+    assert (await gateway.chat()).status_code == 429
 
 
 async def test_credits_and_adjustments_move_the_balance_once(gateway: RunningGateway):

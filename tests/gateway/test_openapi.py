@@ -34,6 +34,7 @@ OPERATIONS = [
     "GET /responses/{id}/input_items",
     "POST /messages",
     "POST /messages/count_tokens",
+    "GET /openapi.json",
     "GET /models",
     "GET /models/{author}/{slug}",
     "GET /models/{author}/{slug}/endpoints",

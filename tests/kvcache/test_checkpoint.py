@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from prime_inference.kvcache.checkpoint import absorbed_outputs, fold, plan_fold, verify
-from prime_inference.kvcache.errors import CheckpointMalformed, ScaleInexact
+from prime_inference.kvcache.errors import CheckpointMalformed, ScaleInexact, ShapeMismatch
 from prime_inference.kvcache.outer_scale import decode_weight
 from prime_inference.kvcache.safetensors_file import SafetensorsFile
 
@@ -76,6 +76,10 @@ def tensors(folder: Path) -> dict[str, tuple[str, bytes]]:
     }
 
 
+def names(path: Path) -> list[str]:
+    return [one.name for one in SafetensorsFile.open(path).tensors]
+
+
 def test_only_norms_and_projections_change_and_by_inverse_powers_of_two(
     checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -134,6 +138,69 @@ def test_a_checkpoint_is_not_folded_twice(checkpoint: Path, tmp_path: Path) -> N
     (tmp_path / "out" / "kv_outer_scales.json").unlink()
     with pytest.raises(CheckpointMalformed, match="folded already"):
         plan_fold(tmp_path / "out")
+
+
+def test_a_checkpoint_that_lacks_a_shard_of_its_index_is_refused(checkpoint: Path) -> None:
+    where = {name: path.name for path in checkpoint.glob("*.safetensors") for name in names(path)}
+    index = checkpoint / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+    plan_fold(checkpoint)
+    (checkpoint / "model-00002-of-00002.safetensors").rename(checkpoint / "elsewhere")
+    with pytest.raises(CheckpointMalformed, match=r"00002-of-00002\.safetensors, which lacks it"):
+        plan_fold(checkpoint)
+    index.write_text("[]")
+    with pytest.raises(CheckpointMalformed, match="not an index"):
+        plan_fold(checkpoint)
+
+
+def test_nothing_can_load_a_fold_that_stopped_before_it_was_verified(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    plan, done = plan_fold(checkpoint), 0
+
+    def stop_while_verifying(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        if done > plan.nbytes:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fold(plan, tmp_path / "out", stop_while_verifying)
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left == {shard.path.name for shard in plan.shards}
+    with pytest.raises(FileExistsError, match="remove it first"):
+        fold(plan, tmp_path / "out")
+
+
+@pytest.mark.parametrize("broken", ["zero norm", "short norm", "short projection"])
+def test_a_layer_whose_weights_cannot_be_ours_is_refused_by_name(
+    tmp_path: Path, broken: str
+) -> None:
+    norm = bf16([256 if broken == "short norm" else 512], 2, 0.0 if broken == "zero norm" else 1.0)
+    projection = bf16([24, 256 if broken == "short projection" else 512], 3)
+    write_safetensors(
+        tmp_path / "model.safetensors",
+        {
+            f"{layer(0)}.kv_a_layernorm.weight": norm,
+            f"{layer(0)}.kv_b_proj.weight": projection,
+        },
+    )
+    for exponents in [None] if broken == "zero norm" else [None, {layer(0): 1}]:
+        with pytest.raises((CheckpointMalformed, ShapeMismatch), match=layer(0)):
+            plan_fold(tmp_path, exponents)
+
+
+def test_layers_are_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in (10, 9, 2):
+        held = {
+            f"{layer(number)}.kv_a_layernorm.weight": bf16([512], number),
+            f"{layer(number)}.kv_b_proj.weight": bf16([24, 512], number),
+        }
+        write_safetensors(tmp_path / f"{20 - number}.safetensors", held)
+    assert list(plan_fold(tmp_path).layers) == [layer(2), layer(9), layer(10)]
 
 
 def test_verification_finds_one_flipped_bit(checkpoint: Path, tmp_path: Path) -> None:

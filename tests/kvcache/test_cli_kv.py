@@ -78,3 +78,16 @@ def test_a_folder_without_a_model_fails_in_json_too(prime: Prime, tmp_path: Path
     result = prime("kv", "fold-scales", tmp_path, "--dry-run", "-o", "json")
     assert result.exit_code == 1
     assert json.loads(result.stderr)["error"]["code"] == "checkpoint_unfit"
+
+
+@pytest.mark.parametrize("lengths", ["abc", "0,600", "600,-5", ""])
+def test_lengths_that_are_no_lengths_are_refused_before_anything_is_asked(
+    prime: Prime, tmp_path: Path, lengths: str
+) -> None:
+    result = prime(
+        "eval", "kv", "endpoints", "--reference", "http://127.0.0.1:1/v1", "--candidate",
+        "http://127.0.0.1:1/v1", "--model", "m", "--out", tmp_path / "run", "--lengths", lengths,
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "--lengths takes positive numbers" in result.stderr
+    assert not (tmp_path / "run").exists()

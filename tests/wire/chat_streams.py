@@ -151,7 +151,7 @@ def answers(draw: st.DrawFn, *, in_order: bool = False) -> Streamed:
         deltas = deltas[: draw(st.integers(0, len(deltas)))]
     if finish == "stop" and calls:
         finish = "tool_calls"
-    usage = draw(st.none() | st.builds(Usage, st.integers(9, 99), st.integers(0, 99),
+    usage = draw(st.none() | st.builds(Usage, st.integers(9, 99), st.integers(1, 99),
                                        st.integers(0, 9)))  # fmt: skip
     return Streamed(deltas, finish, usage)
 

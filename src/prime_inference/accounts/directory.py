@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from prime_inference.domain.accounts import Member, Role, Tenant
 from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import ApiKey
-from prime_inference.domain.limits import Limit
+from prime_inference.domain.limits import Limit, wallet_limit
 from prime_inference.domain.prices import Price, PriceBook
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -27,6 +27,7 @@ class Records:
     keys: Sequence[ApiKey] = ()
     prices: Sequence[Price] = ()
     limits: Sequence[Limit] = ()
+    paid: Mapping[str, int] = field(default_factory=dict)  # in by prepaid tenants, nanodollars
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Directory:
             {key.key_id: key for key in records.keys},
             {tenant.id: tenant for tenant in records.tenants},
             {(member.team, member.person): member.role for member in records.members},
-            tuple(records.limits),
+            (*records.limits, *_wallets(records)),
         )
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -92,14 +93,25 @@ class Directory:
         return found
 
 
-def check_scope(key: ApiKey, route: str, model: str) -> None:
-    """Raises PermissionDenied, naming what the key may be used for."""
+def _wallets(records: Records) -> Iterable[Limit]:
+    return (
+        wallet_limit(tenant.id, records.paid.get(tenant.id, 0))
+        for tenant in records.tenants
+        if tenant.payment == "prepaid"
+    )
+
+
+def check_endpoint(key: ApiKey, endpoint: str) -> None:
+    """Raises PermissionDenied, naming the endpoints that the key may be used for."""
     scope = key.scope
-    if scope is None:
-        return
-    if scope.routes and route not in scope.routes:
-        raise PermissionDenied(f"This key is for {_listed(scope.routes)}, not for /{route}.")
-    if scope.models and model not in scope.models:
+    if scope is not None and scope.routes and endpoint not in scope.routes:
+        raise PermissionDenied(f"This key is for {_listed(scope.routes)}, not for /{endpoint}.")
+
+
+def check_model(key: ApiKey, model: str) -> None:
+    """Raises PermissionDenied, naming the models that the key may be used for."""
+    scope = key.scope
+    if scope is not None and scope.models and model not in scope.models:
         raise PermissionDenied(
             f"This key is for {_listed(scope.models)}, not for {model}.", param="model"
         )

@@ -70,6 +70,7 @@ def usage_event(
         int(generation.started_at * MICRO),
         int(generation.first_token_seconds * MICRO),
         int(generation.duration_seconds * MICRO),
+        usage.source == "counted",
     )
 
 

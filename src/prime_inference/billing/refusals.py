@@ -29,6 +29,8 @@ def refusal(limit: Limit, demand: Demand, state: LimitState, now: float) -> ApiE
 
 def _budget(limit: Limit, demand: Demand, state: LimitState, now: float) -> BudgetExceeded:
     end = window_end(limit.kind, now)
+    if limit.kind is LimitKind.WALLET:
+        return _empty_wallet(limit, demand, state)
     period = limit.kind.removeprefix("budget_")
     hint = " Lower max_tokens, or ask for a higher budget." if state.left else ""
     most, left = usd_text(limit.most), usd_text(state.left)
@@ -38,6 +40,17 @@ def _budget(limit: Limit, demand: Demand, state: LimitState, now: float) -> Budg
         retry_after=None if end is None else end - now,
         details=_details(limit, most, left, end),
         headers=_headers(limit, most, left, None if end is None else end - now),
+    )
+
+
+def _empty_wallet(limit: Limit, demand: Demand, state: LimitState) -> BudgetExceeded:
+    most, left = usd_text(limit.most), usd_text(state.left)
+    hint = "Lower max_tokens, or add credit." if state.left else "Add credit."
+    return BudgetExceeded(
+        f"This request could cost ${usd_text(demand.amount)}; ${left} of the prepaid balance is"
+        f" left. {hint}",
+        details=_details(limit, most, left, None),
+        headers=_headers(limit, most, left, None),
     )
 
 

@@ -17,7 +17,8 @@ from prime_inference.cli.folders import state_folder
 from prime_inference.cli.replies import error_object
 from prime_inference.cli.terminal import Column, Terminal
 
-TIMEOUT_S = 120.0  # `verify` of a large ledger takes a minute
+TIMEOUT_S = 120.0  # a statement may wait for a migration or a backup
+VERIFY_S = 3_600.0  # 10 million events took three and a half minutes
 Row = dict[str, Any]
 
 
@@ -53,7 +54,7 @@ class AdminClient:
                 method,
                 f"{self._url}/admin/v1/{path}",
                 headers=headers,
-                timeout=TIMEOUT_S,
+                timeout=VERIFY_S if path == "ledger/verify" else TIMEOUT_S,
                 trust_env=False,
                 **options,
             )

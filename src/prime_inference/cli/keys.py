@@ -10,8 +10,8 @@ from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json
 from prime_inference.cli.terminal import Terminal
 
 ONE = (
-    "{id, tenant, name, last_four, created_at, expires_at, revoked_at, previous_until,"
-    " models, endpoints, networks}"
+    "{id, tenant, name, last_four, created_at, expires_at, revoked_at,"
+    " earlier_texts: [{last_four, until}], models, endpoints, networks}"
 )
 KEYS = json_help(f"{{keys: [{ONE}], total_count}}")
 MADE = json_help(f"{ONE}, and key: the key's text, which is never shown again")
@@ -67,6 +67,9 @@ def create(
     expires_in_days: Annotated[
         float | None, typer.Option("--expires-in-days", min=0, help="When it ends by itself.")
     ] = None,
+    new_model: Annotated[
+        bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
+    ] = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
@@ -86,6 +89,7 @@ def create(
         endpoints=endpoint or None,
         networks=network or None,
         spend_cap_usd=spend_cap,
+        new_model=new_model,
         expires_in_seconds=None if expires_in_days is None else expires_in_days * DAY_S,
     )
     print_fields(Terminal(plain=plain), output, made)
@@ -95,12 +99,17 @@ def create(
 def rotate(
     key: KeyId,
     overlap_hours: Annotated[
-        float, typer.Option("--overlap-hours", min=0, help="How long the old text still works.")
+        float,
+        typer.Option(
+            "--overlap-hours",
+            min=0,
+            help="How long the present text still works; 0 ends every earlier text at once.",
+        ),
     ] = 24.0,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
-    """Give a key a new text; the old one works for the overlap.
+    """Give a key a new text; the present one works for the overlap, earlier ones to their ends.
 
     Examples:
       prime inference keys rotate a1B2c3D4e5F6

@@ -48,6 +48,9 @@ def add(
     key: Annotated[str | None, typer.Option("--key", help="Of this key.")] = None,
     team: Annotated[str | None, typer.Option("--team", help="Of this tenant.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Of this model.")] = None,
+    new_model: Annotated[
+        bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
+    ] = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
@@ -65,7 +68,9 @@ def add(
         amount = {"most": int(most)}
     else:
         raise WrongUsage(f"MOST is a whole number for {kind}, not {most!r}.")
-    made = AdminClient().post("limits", kind=kind, key=key, tenant=team, model=model, **amount)
+    made = AdminClient().post(
+        "limits", kind=kind, key=key, tenant=team, model=model, new_model=new_model, **amount
+    )
     print_fields(Terminal(plain=plain), output, made)
 
 

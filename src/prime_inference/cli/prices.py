@@ -74,6 +74,9 @@ def set_price(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Set it although it looks wrong.")
     ] = False,
+    new_model: Annotated[
+        bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
+    ] = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
@@ -95,5 +98,6 @@ def set_price(
         batch_discount_percent=batch_discount,
         effective_from=effective_from,
         confirm=confirm,
+        new_model=new_model,
     )
     print_fields(Terminal(plain=plain), output, made)

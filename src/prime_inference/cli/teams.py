@@ -9,11 +9,12 @@ import typer
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Terminal
 
-TEAMS = json_help("{teams: [{teamId, name, slug, createdAt}], total_count}")
-PEOPLE = json_help("{people: [{userId, name, slug, createdAt}], total_count}")
+TEAMS = json_help("{teams: [{teamId, name, slug, createdAt, payment}], total_count}")
+PEOPLE = json_help("{people: [{userId, name, slug, createdAt, payment}], total_count}")
 MEMBERS = json_help("{members: [{userId, name, role}], total_count}")
-ONE_TEAM = json_help("{teamId, name, slug, createdAt}")
-ONE_PERSON = json_help("{userId, name, slug, createdAt}")
+ONE_TEAM = json_help("{teamId, name, slug, createdAt, payment}")
+ONE_PERSON = json_help("{userId, name, slug, createdAt, payment}")
+PAYMENT = json_help("{tenant, payment}")
 ONE_MEMBER = json_help("{teamId, userId, role?}")
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Teams and the people in them.")
@@ -88,6 +89,24 @@ def create_person(
     from prime_inference.cli.admin_client import AdminClient, print_fields
 
     made = AdminClient().post("people", name=name, slug=slug)
+    print_fields(Terminal(plain=plain), output, made)
+
+
+@app.command("payment", cls=Command, epilog=PAYMENT)
+def payment(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="A team's or person's id.")],
+    how: Annotated[str, typer.Argument(metavar="HOW", help="prepaid or invoiced.")],
+    output: TableOrJson = "table",
+    plain: Plain = False,
+) -> None:
+    """Set how a tenant pays: prepaid ones are refused what their wallet does not hold.
+
+    Examples:
+      prime teams payment team_0123456789abcdef prepaid
+    """
+    from prime_inference.cli.admin_client import AdminClient, print_fields
+
+    made = AdminClient().put(f"tenants/{tenant}/payment", payment=how)
     print_fields(Terminal(plain=plain), output, made)
 
 

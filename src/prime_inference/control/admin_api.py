@@ -81,7 +81,8 @@ class AdminApi:
             log.warning("the database is away: %s", error)
             raise CapacityExhausted("The database is away.", retry_after=1) from error
         except UnknownAccount as error:
-            raise NotFound(f"{error}.".capitalize()) from error
+            text = str(error)
+            raise NotFound(f"{text[:1].upper()}{text[1:]}.") from error
         except (AccountExists, TransferConflict, ValueError) as error:
             raise InvalidRequest(f"{error}.") from error
         return msgspec.json.encode(answer)

@@ -12,19 +12,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from prime_inference.accounts.audit import first_break
-from prime_inference.accounts.directory import Directory
+from prime_inference.accounts.directory import Records
 from prime_inference.billing.price_check import preview
 from prime_inference.control import requests
+from prime_inference.control.names import Names
+from prime_inference.control.prices import price_object, price_of
 from prime_inference.control.statement import statement
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.accounts import Tenant, TenantKind
-from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.errors import InvalidRequest, NotFound
 from prime_inference.domain.keys import ApiKey, Scope
-from prime_inference.domain.limits import Limit, LimitKind
-from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
-from prime_inference.domain.prices import Price
+from prime_inference.domain.limits import MOST_AMOUNT, Limit, LimitKind
+from prime_inference.domain.money import nanodollars, usd_text
 from prime_inference.gateway.account_api import limit_object, usage_report, wallet
-from prime_inference.ports.accounts import Accounts, UnknownAccount
+from prime_inference.ports.accounts import Accounts
 from prime_inference.ports.ledger import ADJUSTMENTS, CASH, Ledger, Transfer, tenant_account
 
 MICRO = 1_000_000
@@ -52,18 +53,22 @@ class Call:
 
 
 class Operations:
-    """Over the stores; `directory` is the replica's view of the accounts."""
+    """Over the stores; `verifier` is the ledger on a connection of its own, `names` knows what
+    else there is beside the records.
+    """
 
     def __init__(
         self,
         accounts: Accounts,
         ledger: Ledger,
-        directory: Callable[[], Directory],
+        verifier: Ledger,
+        names: Callable[[Records], Names],
         wall_clock: Callable[[], float],
     ) -> None:
         self._accounts = accounts
         self._ledger = ledger
-        self._directory = directory
+        self._verifier = verifier
+        self._names_of = names
         self._now = wall_clock
 
     def routes(self) -> dict[tuple[str, str], Callable[[Call], object]]:
@@ -73,6 +78,7 @@ class Operations:
             ("POST", "teams"): self.add_team,
             ("GET", "people"): self.people,
             ("POST", "people"): self.add_person,
+            ("PUT", "tenants/([^/]+)/payment"): self.set_payment,
             ("GET", "teams/([^/]+)/members"): self.members,
             ("PUT", "teams/([^/]+)/members/([^/]+)"): self.set_member,
             ("DELETE", "teams/([^/]+)/members/([^/]+)"): self.remove_member,
@@ -108,11 +114,17 @@ class Operations:
     def add_person(self, call: Call) -> object:
         return self._add_tenant(call, "person")
 
+    def set_payment(self, call: Call) -> object:
+        tenant = call.parts[0]
+        self._names().require_tenant(tenant)
+        payment = call.decode(requests.SetPayment).payment
+        self._accounts.set_payment(tenant, payment, call.actor, self._now())
+        return {"tenant": tenant, "payment": payment}
+
     def members(self, call: Call) -> object:
         team = call.parts[0]
         records = self._accounts.load()
-        if not any(tenant.id == team for tenant in records.tenants):
-            raise UnknownAccount(f"there is no team {team}")
+        self._names_of(records).require_tenant(team, "team")
         names = {tenant.id: tenant.name for tenant in records.tenants}
         found = [
             {"userId": member.person, "name": names[member.person], "role": str(member.role)}
@@ -124,6 +136,9 @@ class Operations:
     def set_member(self, call: Call) -> object:
         team, person = call.parts
         role = call.decode(requests.SetMember).role
+        names = self._names()
+        names.require_tenant(team, "team")
+        names.require_tenant(person, "person")
         self._accounts.set_member(team, person, role, call.actor, self._now())
         return {"teamId": team, "userId": person, "role": str(role)}
 
@@ -136,6 +151,8 @@ class Operations:
 
     def keys(self, call: Call) -> object:
         tenant = call.query.get("tenant")
+        if tenant is not None:
+            self._names().require_tenant(tenant)
         found = [key for key in self._accounts.load().keys if tenant in (None, key.tenant)]
         return {"keys": [_key_object(key) for key in found], "total_count": len(found)}
 
@@ -144,7 +161,10 @@ class Operations:
         for network in wanted.networks:
             ipaddress.ip_network(network)
         cap = None if wanted.spend_cap_usd is None else nanodollars(wanted.spend_cap_usd)
-        self._require_tenant(wanted.tenant)
+        names = self._names()
+        names.require_tenant(wanted.tenant)
+        names.require_endpoints(wanted.endpoints)
+        names.require_models(wanted.models, to_come=wanted.new_model, param="models")
         now = self._now()
         text, key = api_keys.create(wanted.tenant, name=wanted.name, created_at=now)
         scope = Scope(
@@ -185,11 +205,22 @@ class Operations:
 
     def add_limit(self, call: Call) -> object:
         wanted = call.decode(requests.NewLimit)
+        if wanted.kind is LimitKind.WALLET:
+            raise InvalidRequest(
+                "A wallet's limit is what was paid in: PUT /tenants/<id>/payment.", param="kind"
+            )
         if (wanted.most_usd is not None) is not wanted.kind.is_budget:
             raise InvalidRequest("A budget has 'most_usd', every other limit 'most'.")
         most = wanted.most if wanted.most_usd is None else nanodollars(wanted.most_usd)
         if most is None:
             raise InvalidRequest("A limit needs 'most'.")
+        names = self._names()
+        if wanted.key is not None:
+            names.require_key(wanted.key)
+        if wanted.tenant is not None:
+            names.require_tenant(wanted.tenant)
+        if wanted.model is not None:
+            names.require_models([wanted.model], to_come=wanted.new_model)
         limit = Limit(_id("lim"), wanted.kind, most, wanted.key, wanted.tenant, wanted.model)
         self._accounts.add_limit(limit, call.actor, self._now())
         return limit_object(limit, self._now())
@@ -205,29 +236,32 @@ class Operations:
 
     def add_price(self, call: Call) -> object:
         wanted = call.decode(requests.NewPrice)
+        self._names().require_models([wanted.model], to_come=wanted.new_model)
         known = [each for each in self._accounts.load().prices if each.model == wanted.model]
         version = max((price.version for price in known), default=0) + 1
-        price = _price(wanted, version, self._now())
+        price = price_of(wanted, version, self._now())
         before = max(known, key=lambda each: each.version, default=None)
         seen = preview(price, before)
-        if seen.doubts and not wanted.confirm:
-            raise InvalidRequest(
-                f"{' '.join(seen.doubts)} {seen} Send 'confirm': true if that is meant.",
-                details={"preview": str(seen), "doubts": list(seen.doubts)},
-            )
+        if not wanted.confirm:
+            seen.confirmed()
         self._accounts.add_price(price, call.actor, self._now())
         return {**price_object(price), "preview": str(seen)}
 
     # -- money
 
     def usage(self, call: Call) -> object:
-        return usage_report(self._ledger, call.query, call.query.get("tenant"))
+        tenant = call.query.get("tenant")
+        if tenant is not None:
+            self._names().require_tenant(tenant)
+        return usage_report(self._ledger, call.query, tenant)
 
     def wallet(self, call: Call) -> object:
+        self._names().require_tenant(call.parts[0])
         return wallet(self._ledger, call.parts[0], call.query)
 
     def statement(self, call: Call) -> object:
         tenant, month = call.parts
+        self._names().require_tenant(tenant)
         return statement(self._ledger, tenant, month)
 
     def credit(self, call: Call) -> object:
@@ -243,7 +277,7 @@ class Operations:
         return self._transfer(call, wanted, nanodollars(wanted.amount_usd), ADJUSTMENTS)
 
     def verify(self, call: Call) -> object:
-        found = self._ledger.verify()
+        found = self._verifier.verify()
         broken = first_break(self._accounts.audit(AUDIT_ROWS))
         return {
             "sound": found.sound and broken is None,
@@ -263,7 +297,11 @@ class Operations:
     def _transfer(
         self, call: Call, wanted: requests.NewTransfer, amount: int, other: str
     ) -> object:
-        self._require_tenant(wanted.tenant)
+        self._names().require_tenant(wanted.tenant)
+        if abs(amount) > MOST_AMOUNT:
+            raise InvalidRequest(
+                f"A transfer moves at most ${usd_text(MOST_AMOUNT)}.", param="amount_usd"
+            )
         own = tenant_account(wanted.tenant)
         debit, credit = (other, own) if amount >= 0 else (own, other)
         now = self._now()
@@ -279,9 +317,11 @@ class Operations:
             wanted.memo,
         )
         fresh = self._ledger.transfer(transfer)
-        if fresh:
-            detail = f"{wanted.reference} {wanted.amount_usd}"
-            self._accounts.note(transfer.kind, wanted.tenant, detail, call.actor, now)
+        # also when it is repeated: gateways read wallets anew after an entry, and the first try
+        # may have ended between ledger and entry
+        action = transfer.kind if fresh else f"{transfer.kind}.again"
+        detail = f"{wanted.reference} {wanted.amount_usd}"
+        self._accounts.note(action, wanted.tenant, detail, call.actor, now)
         return {
             "reference": wanted.reference,
             "fresh": fresh,
@@ -300,55 +340,22 @@ class Operations:
         self._accounts.add_tenant(tenant, call.actor)
         return _tenant_object(tenant)
 
-    def _require_tenant(self, tenant: str) -> None:
-        if tenant not in {each.id for each in self._accounts.load().tenants}:
-            raise UnknownAccount(f"there is no tenant {tenant}")
+    def _names(self) -> Names:
+        return self._names_of(self._accounts.load())
 
     def _live_key(self, key_id: str) -> ApiKey:
-        keys: Sequence[ApiKey] = self._accounts.load().keys
-        for key in keys:
-            if key.key_id == key_id and not api_keys.ended(key, self._now()):
+        records: Records = self._accounts.load()
+        for key in records.keys:
+            if key.key_id == key_id:
+                if api_keys.ended(key, self._now()):
+                    raise NotFound(f"The key {key_id} was revoked or has expired.")
                 return key
-        raise UnknownAccount(f"there is no live key {key_id}")
+        self._names_of(records).require_key(key_id)
+        raise NotFound(f"The key {key_id} is this machine's own, not an account's.")
 
 
 def _id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(ID_BYTES)}"
-
-
-def _price(wanted: requests.NewPrice, version: int, now: float) -> Price:
-    moment = now
-    if wanted.effective_from is not None:
-        given = datetime.fromisoformat(wanted.effective_from)
-        moment = given.replace(tzinfo=given.tzinfo or UTC).timestamp()
-        if moment < now:
-            raise InvalidRequest("A price cannot begin in the past.", param="effective_from")
-    return Price(
-        model=wanted.model,
-        version=version,
-        effective_from=moment,
-        prompt=rate(wanted.prompt),
-        cached_prompt=rate(wanted.cached_prompt or wanted.prompt),
-        completion=rate(wanted.completion),
-        reasoning=rate(wanted.reasoning or wanted.completion),
-        request=nanodollars(wanted.request),  # dollars per 10³, in picodollars each: × 10⁹ too
-        batch_discount=round(wanted.batch_discount_percent * 100),
-    )
-
-
-def price_object(price: Price) -> dict[str, object]:
-    """A price as JSON, in dollars per million tokens."""
-    return {
-        "model": price.model,
-        "version": price.version,
-        "effective_from": _iso(price.effective_from),
-        "prompt_usd_per_mtok": f"{usd_per_mtok(price.prompt):f}",
-        "cached_prompt_usd_per_mtok": f"{usd_per_mtok(price.cached_prompt):f}",
-        "completion_usd_per_mtok": f"{usd_per_mtok(price.completion):f}",
-        "reasoning_usd_per_mtok": f"{usd_per_mtok(price.reasoning):f}",
-        "request_usd_per_thousand": usd_text(price.request),
-        "batch_discount_percent": price.batch_discount / 100,
-    }
 
 
 def _tenant_object(tenant: Tenant) -> dict[str, object]:
@@ -358,6 +365,7 @@ def _tenant_object(tenant: Tenant) -> dict[str, object]:
         "name": tenant.name,
         "slug": tenant.slug,
         "createdAt": _iso(tenant.created_at),
+        "payment": tenant.payment,
     }
 
 
@@ -371,7 +379,9 @@ def _key_object(key: ApiKey) -> dict[str, object]:
         "created_at": _iso(key.created_at),
         "expires_at": _iso(key.expires_at),
         "revoked_at": _iso(key.revoked_at),
-        "previous_until": _iso(key.previous_until or None),
+        "earlier_texts": [
+            {"last_four": each.last_four, "until": _iso(each.until)} for each in key.earlier
+        ],
         "models": sorted(scope.models),
         "endpoints": sorted(scope.routes),
         "networks": sorted(scope.networks),

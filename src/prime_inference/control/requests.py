@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from prime_inference.domain.accounts import Role
+from prime_inference.domain.accounts import Payment, Role
 from prime_inference.domain.limits import LimitKind
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
@@ -24,6 +24,10 @@ class NewTenant(Struct, forbid_unknown_fields=True):
     slug: Slug
 
 
+class SetPayment(Struct, forbid_unknown_fields=True):
+    payment: Payment
+
+
 class SetMember(Struct, forbid_unknown_fields=True):
     role: Role
 
@@ -36,6 +40,7 @@ class NewKey(Struct, forbid_unknown_fields=True):
     endpoints: Names = []  # e.g. chat/completions
     networks: Names = []  # e.g. 10.0.0.0/8
     spend_cap_usd: Usd | None = None
+    new_model: bool = False  # its models are to come
 
 
 class RotateKey(Struct, forbid_unknown_fields=True):
@@ -51,6 +56,7 @@ class NewLimit(Struct, forbid_unknown_fields=True):
     key: Id | None = None
     tenant: Id | None = None
     model: Id | None = None
+    new_model: bool = False  # the model is to come
 
 
 class NewPrice(Struct, forbid_unknown_fields=True):
@@ -65,6 +71,7 @@ class NewPrice(Struct, forbid_unknown_fields=True):
     batch_discount_percent: Annotated[float, Meta(ge=0, le=100)] = 0.0
     effective_from: str | None = None  # ISO 8601; None: now
     confirm: bool = False  # set it although it looks wrong
+    new_model: bool = False  # the model is to come
 
 
 class NewTransfer(Struct, forbid_unknown_fields=True):

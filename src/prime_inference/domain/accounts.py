@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 TenantKind = Literal["team", "person"]
+Payment = Literal["invoiced", "prepaid"]
+"""Afterwards; or what was paid in before is all that can be spent."""
 
 
 class Role(enum.StrEnum):
@@ -31,6 +33,7 @@ class Tenant:
     name: str
     slug: str
     created_at: float  # seconds since the epoch
+    payment: Payment = "invoiced"
 
 
 @dataclass(frozen=True, slots=True)

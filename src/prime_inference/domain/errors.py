@@ -5,6 +5,7 @@
     │   ├── UnknownParameter          400  invalid_request
     │   ├── UnsupportedParameter      400  invalid_request
     │   ├── ContextLengthExceeded     400  context_length_exceeded
+    │   ├── PriceDoubtful             400  invalid_request
     │   └── PreviousResponseNotFound  400  invalid_request
     ├── AuthenticationFailed          401  authentication
     ├── BudgetExceeded                402  payment_required
@@ -98,6 +99,12 @@ class ContextLengthExceeded(InvalidRequest):
 
     code = "context_length_exceeded"
     error_type = "context_length_exceeded"
+
+
+class PriceDoubtful(InvalidRequest):
+    """A price that looks like a mistake; `details` say what of it, and how to confirm it."""
+
+    code = "price_doubtful"
 
 
 class PreviousResponseNotFound(InvalidRequest):

@@ -15,6 +15,8 @@ import secrets
 import zlib
 from dataclasses import dataclass, replace
 
+from prime_inference.domain.errors import InvalidRequest
+
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 PREFIX = "pi_live_"
 KEY_ID_LENGTH = 12
@@ -26,20 +28,39 @@ PATTERN = re.compile(r"pi_live_([0-9A-Za-z]{12})_([0-9A-Za-z]{43})_([0-9A-Za-z]{
 """What a key looks like, for secret scanners."""
 
 
+ENDPOINTS = frozenset({"chat/completions", "completions", "embeddings", "responses", "messages"})
+"""What a key may be limited to: paths of the API, with all that lies under them. The catalogue,
+and what a key may ask about itself and its account, are open to every key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What a key may be used for; an empty set allows everything."""
 
     models: frozenset[str] = frozenset()
-    routes: frozenset[str] = frozenset()  # e.g. chat/completions
+    routes: frozenset[str] = frozenset()  # of ENDPOINTS
     networks: frozenset[str] = frozenset()  # of the peer, in CIDR notation
+
+
+MOST_EARLIER = 8
+"""Earlier texts of a key that still work: a day's overlap and a rotation every three hours.
+A request with a wrong text is compared with each, at 0.2 us."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierText:
+    """A text that a rotation has replaced; it works until its own end."""
+
+    digest: bytes
+    until: float
+    last_four: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """What is stored of a key. `digest` is SHA-256 of its whole text; times as `created_at`.
 
-    A rotated key keeps its id: `previous_digest` is good until `previous_until`.
+    A rotated key keeps its id; `earlier` are its texts from before.
     """
 
     key_id: str
@@ -50,8 +71,7 @@ class ApiKey:
     last_four: str = ""
     expires_at: float | None = None
     revoked_at: float | None = None
-    previous_digest: bytes | None = None
-    previous_until: float = 0.0
+    earlier: tuple[EarlierText, ...] = ()
     scope: Scope | None = None
 
 
@@ -63,16 +83,19 @@ def create(tenant: str, *, name: str, created_at: float) -> tuple[str, ApiKey]:
 
 
 def rotate(key: ApiKey, *, now: float, overlap_seconds: float) -> tuple[str, ApiKey]:
-    """A new text under the same id; the old one is good for the overlap, one before it no more."""
+    """A new text under the same id; the present one is good for the overlap, and those before
+    it until their own ends. Without an overlap all of them end at once, as after a leak.
+
+    Raises InvalidRequest for more than MOST_EARLIER.
+    """
+    earlier: tuple[EarlierText, ...] = ()
+    if overlap_seconds > 0:
+        earlier = tuple(each for each in key.earlier if each.until > now)
+        if len(earlier) == MOST_EARLIER:
+            raise _too_many(earlier, now)
+        earlier += (EarlierText(key.digest, now + overlap_seconds, key.last_four),)
     text, last_four = _text(key.key_id)
-    until = now + overlap_seconds
-    return text, replace(
-        key,
-        digest=digest(text),
-        last_four=last_four,
-        previous_digest=key.digest,
-        previous_until=until,
-    )
+    return text, replace(key, digest=digest(text), last_four=last_four, earlier=earlier)
 
 
 def parse(text: str) -> str | None:
@@ -91,9 +114,8 @@ def verify(text: str, key: ApiKey, now: float = 0.0) -> bool:
     found = digest(text)
     if hmac.compare_digest(found, key.digest):
         return True
-    if key.previous_digest is None or now >= key.previous_until:
-        return False
-    return hmac.compare_digest(found, key.previous_digest)
+    matches = [hmac.compare_digest(found, each.digest) and now < each.until for each in key.earlier]
+    return any(matches)
 
 
 def ended(key: ApiKey, now: float) -> bool:
@@ -113,6 +135,15 @@ def checksum(body: str) -> str:
         value, rest = divmod(value, len(ALPHABET))
         digits.append(ALPHABET[rest])
     return "".join(reversed(digits))
+
+
+def _too_many(earlier: tuple[EarlierText, ...], now: float) -> InvalidRequest:
+    first = min(each.until for each in earlier) - now
+    return InvalidRequest(
+        f"{len(earlier)} earlier texts of this key still work, and the first of them ends in"
+        f" {first:.0f} s. Rotate then, or without an overlap, which ends them all at once.",
+        param="overlap_seconds",
+    )
 
 
 def _text(key_id: str) -> tuple[str, str]:

@@ -21,7 +21,8 @@ class LimitKind(enum.StrEnum):
     is_rate: bool
 
     def __init__(self, value: str) -> None:
-        self.is_budget = value.startswith("budget_")  # attributes: asked for with every request
+        # attributes: asked for with every request
+        self.is_budget = value.startswith("budget_") or value == "wallet"
         self.is_rate = value.endswith("_per_minute")
 
     REQUESTS_PER_MINUTE = "requests_per_minute"
@@ -31,6 +32,7 @@ class LimitKind(enum.StrEnum):
     BUDGET_WEEKLY = "budget_weekly"  # from Monday
     BUDGET_MONTHLY = "budget_monthly"
     BUDGET_TOTAL = "budget_total"
+    WALLET = "wallet"  # all that a prepaid tenant has paid in; nobody sets it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,12 @@ class Limit:
             and self.tenant in (None, tenant)
             and self.model in (None, model)
         )
+
+
+def wallet_limit(tenant: str, paid: int) -> Limit:
+    """What a tenant that has paid in so many nanodollars may ever spend."""
+    most = min(max(0, paid), MOST_AMOUNT)
+    return Limit(f"wallet:{tenant}", LimitKind.WALLET, most, tenant=tenant)
 
 
 def window_start(kind: LimitKind, moment: float) -> int:

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 UsageSource = Literal["upstream", "counted", "none"]
-"""Who counted: the engine; the gateway, one token per content event; or nobody."""
+"""Who counted: the engine; the gateway, by a rule (docs/billing.md); or nobody."""
 
 
 class Usage(Struct, frozen=True, gc=False):

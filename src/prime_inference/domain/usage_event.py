@@ -41,6 +41,7 @@ class UsageEvent(Struct, frozen=True, gc=False, array_like=True):
     at: int
     first_token_us: int
     duration_us: int
+    estimated: bool = False  # the engine reported no usage: its tokens are ours
 
     @property
     def identity(self) -> tuple[str, str, str]:

@@ -31,6 +31,7 @@ from prime_inference.wire.openai.errors import JSON_TYPE
 
 MICRO = 1_000_000
 MOST_ROWS = 1_000
+MOST_DIGITS = 10  # of a place in a list; no database counts further than 18
 
 Endpoint = Callable[[Request, Reply, str], Awaitable[None]]
 
@@ -73,10 +74,10 @@ class AccountApi:
     async def _key(self, key: ApiKey, query: dict[str, str]) -> object:
         """In OpenRouter's shape: what this key has spent and may still spend."""
         now = time.time()
-        spent = {
+        spent: dict[LimitKind, int] = {
             kind: await self._spent(UsageFilter(key_id=key.key_id), kind, now)
             for kind in LimitKind
-            if kind.is_budget
+            if kind.is_budget and kind is not LimitKind.WALLET
         }
         limits = [
             limit
@@ -159,6 +160,7 @@ def generation_object(event: UsageEvent) -> dict[str, object]:
         "tokens_completion": event.completion_tokens,
         "native_tokens_cached": event.cached_tokens,
         "native_tokens_reasoning": event.reasoning_tokens,
+        "tokens_estimated": event.estimated,
         "latency": event.first_token_us // 1000,
         "generation_time": event.duration_us // 1000,
         "price_version": event.price_version,
@@ -257,6 +259,8 @@ def _day(query: Mapping[str, str], name: str) -> int | None:
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, str(default))
-    if not (text.isascii() and text.isdecimal()):
-        raise InvalidRequest(f"'{name}' is a whole number.", param=name)
+    if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS):
+        raise InvalidRequest(
+            f"'{name}' is a whole number of at most {MOST_DIGITS} digits.", param=name
+        )
     return int(text)

@@ -73,7 +73,7 @@ class Gateway:
         self._metrics = metrics
         self._schemas = SchemaBounds()
         self._ids = request_ids()
-        self._openapi = msgspec.json.encode(openapi_document())
+        self._openapi = msgspec.json.encode(openapi_document(accounts=bool(more_routes)))
         self._routes: dict[str, Mapping[str, Endpoint]] = {
             f"{BASE}/chat/completions": {"POST": self._chat},
             f"{BASE}/completions": {"POST": self._completions},
@@ -85,6 +85,21 @@ class Gateway:
             f"{BASE}/openapi.json": {"GET": self._openapi_json},
             **(more_routes or {}),
         }
+        self._below_models: dict[str, Mapping[str, Endpoint]] = {
+            f"{MODELS}/{{author}}/{{slug}}{what}": {"GET": self._show_model}
+            for what in ("", "/endpoints")
+        }
+        self._below_responses: dict[str, Mapping[str, Endpoint]] = {
+            f"{RESPONSES}/{{id}}": {"GET": self._show_response, "DELETE": self._remove_response},
+            f"{RESPONSES}/{{id}}/cancel": {"POST": self._cancel_response},
+            f"{RESPONSES}/{{id}}/input_items": {"GET": self._input_items},
+        }
+
+    @property
+    def operations(self) -> set[tuple[str, str]]:
+        """Every method and path that is answered, paths as the OpenAPI document writes them."""
+        tables = {**self._routes, **self._below_models, **self._below_responses}
+        return {(method, path) for path, methods in tables.items() for method in methods}
 
     async def handle(self, request: Request, reply: Reply) -> None:
         """Serve one request; see `wire.http.Handler`."""
@@ -119,57 +134,57 @@ class Gateway:
     # -- endpoints
 
     def _chat(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "chat/completions")
         operation = chat_operation(
             decode_chat_request(request.body, self._schemas), session_name(request)
         )
         return self._inference.serve(operation, key, request_id, reply)
 
     def _completions(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "completions")
         operation = completion_operation(
             decode_completion_request(request.body), session_name(request)
         )
         return self._inference.serve(operation, key, request_id, reply)
 
     def _embeddings(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "embeddings")
         operation = embedding_operation(decode_embedding_request(request.body))
         return self._inference.serve(operation, key, request_id, reply)
 
     def _create_response(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "responses")
         return self._responses.create(request.body, key, request_id, reply)
 
     async def _show_response(self, request: Request, reply: Reply, request_id: str) -> None:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "responses")
         refuse_query(request)
         body = await self._responses.show(_last_part(request.path), key)
         reply.send(200, [JSON_TYPE, (b"x-request-id", request_id.encode())], body)
 
     async def _remove_response(self, request: Request, reply: Reply, request_id: str) -> None:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "responses")
         self._send_json(
             await self._responses.remove(_last_part(request.path), key), request_id, reply
         )
 
     async def _cancel_response(self, request: Request, reply: Reply, request_id: str) -> None:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "responses")
         await self._responses.cancel(_last_part(request.path.removesuffix("/cancel")), key)
 
     async def _input_items(self, request: Request, reply: Reply, request_id: str) -> None:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "responses")
         refuse_query(request)
         response_id = _last_part(request.path.removesuffix("/input_items"))
         self._send_json(await self._responses.input_items(response_id, key), request_id, reply)
 
     def _create_message(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
-        key = self._auth.authenticate(request)
+        key = self._auth.authenticate(request, "messages")
         return self._messages.create(request.body, key, request_id, reply)
 
     async def _count_tokens(self, request: Request, reply: Reply, request_id: str) -> None:
-        self._auth.authenticate(request)
-        self._send_json(await self._messages.count(request.body), request_id, reply)
+        key = self._auth.authenticate(request, "messages")
+        self._send_json(await self._messages.count(request.body, key), request_id, reply)
 
     def _list_models(self, request: Request, reply: Reply, request_id: str) -> None:
         self._optional_key(request)
@@ -212,14 +227,9 @@ class Gateway:
             )
         return endpoint
 
-    def _response_methods(self, path: str) -> dict[str, Endpoint] | None:
-        _, _, what = path.removeprefix(f"{RESPONSES}/").partition("/")
-        known: dict[str, dict[str, Endpoint]] = {
-            "": {"GET": self._show_response, "DELETE": self._remove_response},
-            "cancel": {"POST": self._cancel_response},
-            "input_items": {"GET": self._input_items},
-        }
-        return known.get(what)
+    def _response_methods(self, path: str) -> Mapping[str, Endpoint] | None:
+        _, slash, what = path.removeprefix(f"{RESPONSES}/").partition("/")
+        return self._below_responses.get(f"{RESPONSES}/{{id}}{slash}{what}")
 
     def _hint(self, path: str) -> str:
         return did_you_mean(path, self._routes) or f" The API lives under {BASE}."

@@ -30,10 +30,11 @@ from prime_inference.reliability.outcome import outcome_of
 from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
-from prime_inference.wire.openai.answers import Answer, answer_usage, decode_answer
+from prime_inference.wire.openai.answers import Answer, decode_answer, whole_usage
 from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
+from prime_inference.wire.openai.estimate import estimated_tokens
 from prime_inference.wire.openai.logprobs import keep_alternatives
 from prime_inference.wire.openai.said import Said
 from prime_inference.wire.openai.stream import AnswerStream
@@ -266,6 +267,7 @@ class Attempts:
                     data,
                     model=model.id,
                     inputs=operation.inputs,
+                    unreported=partial(estimated_tokens, operation.content),
                     charge=charging(run, self._deadlines.now),
                 )
                 return body
@@ -301,7 +303,7 @@ class Attempts:
             await self._collect(run, collector, response, stream_clocks)
         else:
             answer = decode_answer(await response.read(MAX_ANSWER_BYTES))
-            run.usage = answer_usage(answer)
+            run.usage = whole_usage(answer)
             if tools is None:
                 return answer
             collector = _collector(run, tools)

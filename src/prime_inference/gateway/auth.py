@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from prime_inference.accounts.directory import check_peer
+from prime_inference.accounts.directory import check_endpoint, check_peer
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.errors import AuthenticationFailed
 from prime_inference.domain.keys import ApiKey
@@ -35,8 +35,11 @@ class Authenticator:
         self._keys = keys
         self._billed_to = billed_to
 
-    def authenticate(self, request: Request) -> ApiKey:
-        """Raises AuthenticationFailed, PermissionDenied; never repeats what was presented."""
+    def authenticate(self, request: Request, endpoint: str = "") -> ApiKey:
+        """The key, if it may be used for `endpoint` (one of `domain.keys.ENDPOINTS`; "": for
+        what every key may do). Raises AuthenticationFailed, PermissionDenied; never repeats
+        what was presented.
+        """
         value = request.header(b"authorization")
         if value is None:
             text = (request.header(API_KEY) or b"")[:MAX_HEADER_BYTES].decode("latin-1").strip()
@@ -55,6 +58,8 @@ class Authenticator:
             raise AuthenticationFailed(ENDED)
         if key.scope is not None:
             check_peer(key, request.client)
+            if endpoint:
+                check_endpoint(key, endpoint)
         if self._billed_to is None:
             return key
         team = request.header(b"x-prime-team-id")

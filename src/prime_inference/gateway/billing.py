@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import structs
 
-from prime_inference.accounts.directory import check_scope
+from prime_inference.accounts.directory import check_model
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.billing.bill import Bill
 from prime_inference.billing.holds import Hold, Holds
@@ -29,6 +29,7 @@ from prime_inference.gateway.cache_salts import CacheSalts
 from prime_inference.gateway.operations import Operation
 from prime_inference.gateway.run import Run
 from prime_inference.ports.outbox import Outbox, OutboxUnavailable
+from prime_inference.wire.openai.estimate import estimated_tokens
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,13 @@ _encode = msgspec.json.Encoder().encode
 class Account:
     """The bill and the hold of one request."""
 
-    __slots__ = ("_billing", "bill", "hold")
+    __slots__ = ("_billing", "_operation", "bill", "hold")
 
-    def __init__(self, billing: Billing, bill: Bill, hold: Hold | None) -> None:
+    def __init__(
+        self, billing: Billing, operation: Operation, bill: Bill, hold: Hold | None
+    ) -> None:
         self._billing = billing
+        self._operation = operation
         self.bill = bill
         self.hold = hold
 
@@ -55,14 +59,22 @@ class Account:
         Raises InternalFailure: what cannot be accounted is not answered.
         """
         try:
-            return usd_number(self.bill.settle(generation).cost)
+            return usd_number(self.bill.settle(self._whole_usage(generation)).cost)
         except OutboxUnavailable as error:
             log.error("request %s cannot be accounted: %s", generation.id, error)
             raise InternalFailure("The answer could not be accounted for.") from error
 
     def close(self, generation: Generation) -> None:
         """The request is over; what was not charged before is now."""
-        self._billing.close(self, generation)
+        self._billing.close(self, self._whole_usage(generation))
+
+    def _whole_usage(self, generation: Generation) -> Generation:
+        """Its prompt estimated, where something was generated and the engine told of no prompt."""
+        usage = generation.usage
+        if usage.source != "counted" or usage.prompt_tokens:
+            return generation
+        prompt = estimated_tokens(self._operation.content)
+        return structs.replace(generation, usage=structs.replace(usage, prompt_tokens=prompt))
 
 
 class Billing:
@@ -85,7 +97,7 @@ class Billing:
         directory = self._directory.current
         key = run.key
         if key.scope is not None:
-            check_scope(key, run.operation.endpoint, model.id)
+            check_model(key, model.id)
         price = directory.prices.at(model.id, run.started_at)
         hold = None
         limits = directory.limits(key.key_id, key.tenant, model.id)
@@ -95,7 +107,7 @@ class Billing:
             hold = await self._holds.take(
                 run.id, limits, tokens=prompt + completion, cost=cost
             )  # fmt: skip
-        run.account = Account(self, Bill(self._outbox, price), hold)
+        run.account = Account(self, run.operation, Bill(self._outbox, price), hold)
         run.operation = structs.replace(run.operation, cache_salt=self._salts.of(key.tenant))
 
     def close(self, account: Account, generation: Generation) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.fleet import Fleet, FleetInvalid, Override
+from prime_inference.domain.models import Model
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.ports.fleet import FleetEditor, Launcher
@@ -26,7 +27,14 @@ class LiveFleet:
     it runs here, stops after the last of them.
     """
 
-    def __init__(self, catalog: ChangingCatalog, upstreams: Upstreams, guard: Guard) -> None:
+    def __init__(
+        self,
+        catalog: ChangingCatalog,
+        upstreams: Upstreams,
+        guard: Guard,
+        publish_prices: Callable[[Sequence[Model]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._publish_prices = publish_prices  # raises CannotStart
         self._catalog = catalog
         self._upstreams = upstreams
         self._guard = guard
@@ -108,6 +116,8 @@ class LiveFleet:
                 fleet.may_follow(self.fleet)
             if self._launcher is not None:
                 fleet = await self._launcher.start(fleet)
+            if self._publish_prices is not None:
+                await self._publish_prices(fleet.models)
             overrides = await asyncio.to_thread(editor.overrides)
             self.replace(fleet)
             self.overrides = overrides

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from prime_inference.accounts.directory import check_model
 from prime_inference.domain.errors import ApiError
 from prime_inference.domain.keys import ApiKey
 from prime_inference.gateway.dialect_reply import DialectReply
@@ -51,10 +52,11 @@ class MessagesApi:
             raise renamed(error) from error
         answer.complete()
 
-    async def count(self, body: bytes) -> dict[str, int]:
+    async def count(self, body: bytes, key: ApiKey) -> dict[str, int]:
         """`POST /messages/count_tokens`. Raises ApiError."""
         request = decode_count_request(body)
         operation = self._operation(to_chat(request, decode_tools(request.tools or [])))
+        check_model(key, operation.model)
         try:
             return {"input_tokens": await self._counter.count(operation)}
         except ApiError as error:

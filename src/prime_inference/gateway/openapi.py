@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from prime_inference import __version__
+from prime_inference.gateway.account_openapi import ANSWERS as ACCOUNT_ANSWERS
+from prime_inference.gateway.account_openapi import QUERIES, REQUIRED
 from prime_inference.gateway.dialects_openapi import ANSWERS as DIALECT_ANSWERS
 from prime_inference.gateway.dialects_openapi import dialect_schemas
 from prime_inference.wire.openai.bounds import MAX_INPUTS, MAX_PROMPTS
@@ -127,6 +129,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
             "data": {"type": "array", "items": {"$ref": REF.format(name="Model")}},
         },
     },
+    "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
     "Endpoints": {
         "type": "object",
         "required": ["data"],
@@ -135,8 +138,9 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 
-def openapi_document() -> dict[str, Any]:
-    """The document served at `/api/v1/openapi.json`."""
+def openapi_document(*, accounts: bool) -> dict[str, Any]:
+    """The document served at `/api/v1/openapi.json`; `accounts` says whether there are some."""
+    account_answers = ACCOUNT_ANSWERS if accounts else {}
     types = [ChatRequest, CompletionRequest, EmbeddingRequest]
     _, requests = msgspec.json.schema_components(types, ref_template=REF)
     # for the decoder these are lists of anything, since it tells no two kinds of list apart
@@ -154,14 +158,22 @@ def openapi_document() -> dict[str, Any]:
             "/completions": _post("createCompletion", "CompletionRequest", "Answer", stream=True),
             "/embeddings": _post("createEmbedding", "EmbeddingRequest", "Embeddings"),
             **_dialect_paths(),
+            "/openapi.json": _get("showOpenApi", "OpenApi"),
             "/models": _get("listModels", "Models"),
             "/models/{author}/{slug}": _get("showModel", "Model", "author", "slug"),
             "/models/{author}/{slug}/endpoints": _get(
                 "listEndpoints", "Endpoints", "author", "slug"
             ),
+            **(_account_paths() if accounts else {}),
         },
         "components": {
-            "schemas": {**requests, **dialect_schemas(REF), **ANSWERS, **DIALECT_ANSWERS},
+            "schemas": {
+                **requests,
+                **dialect_schemas(REF),
+                **ANSWERS,
+                **DIALECT_ANSWERS,
+                **account_answers,
+            },
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -190,6 +202,17 @@ def _dialect_paths() -> dict[str, Any]:
             "countTokens", "AnthropicCountRequest", "TokenCount", anthropic=True
         ),
     }
+
+
+def _account_paths() -> dict[str, Any]:
+    paths = {}
+    for path, (operation, answer, query) in QUERIES.items():
+        described = paths[path] = _get(operation, answer, public=False)
+        described["get"]["parameters"] = [
+            {"name": name, "in": "query", "required": name in REQUIRED, "schema": schema}
+            for name, schema in query.items()
+        ]
+    return paths
 
 
 def _texts_or_ids(limit: int) -> dict[str, Any]:

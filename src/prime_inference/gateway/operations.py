@@ -67,9 +67,6 @@ OTHER_SHAPE: dict[tuple[EngineKind, str], tuple[str, ...]] = {
 DROPS_NAMES: frozenset[EngineKind] = frozenset({"llama.cpp"})
 """Engines whose templates never see a message's `name`."""
 
-DIALECTS = {"resp_": "responses", "msg_": "messages"}
-"""Endpoints that are translations onto chat completions, by the prefix of their answers' ids."""
-
 IGNORES_KEYWORDS = frozenset({"llama.cpp"})
 """Engines that leave out of a schema what their grammar cannot say, without a word."""
 
@@ -105,11 +102,6 @@ class Operation(Struct, frozen=True, gc=False):
     message_name: str = ""  # path of the first message's name, where one has any
     tools: RequestTools | None = None
     cache_salt: str | None = None  # who has another one shares no prefix cache with it
-
-    @property
-    def endpoint(self) -> str:
-        """The path under the API's base that the client asked on, as keys' scopes name it."""
-        return DIALECTS.get(self.id_prefix, self.route)
 
     @property
     def alternatives(self) -> int | None:

@@ -5,7 +5,8 @@ is multiplied by 2**k and `kv_b_proj` by 2**-k: its `weight` where that is BF16,
 the float32 scale that multiplies all of it (`weight_scale_inv` of DeepSeek's FP8 blocks,
 `weight_scale_2` of NVFP4, `weight_scale` of per-tensor or per-channel FP8). Every other byte is
 copied. Each shard is written to a temporary name and renamed when whole, then read back:
-folded tensors must be exact multiples, all others identical.
+folded tensors must be exact multiples, all others identical. The files beside the shards follow
+last, so that nothing can load a checkpoint that is cut short or damaged.
 
 A folded model writes other latents than the unfolded one. The two are different revisions: KV
 of one must never be given to the other. `kv_outer_scales.json` in the output tells them apart.
@@ -24,13 +25,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from prime_inference.kvcache.errors import CheckpointMalformed
+from prime_inference.kvcache.errors import CheckpointMalformed, ShapeMismatch
 from prime_inference.kvcache.outer_scale import (
     FoldDtype,
     decode_weight,
     exponent_from_norm,
     scale_weight,
 )
+from prime_inference.kvcache.row import LATENT_DIMS
 from prime_inference.kvcache.safetensors_file import SafetensorsFile, Tensor, flush_to_disk
 
 NORM: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.kv_a_layernorm\.weight$")
@@ -41,6 +43,12 @@ METADATA_KEY: Final = "prime_inference.kv_outer_scales"
 RECORD: Final = "kv_outer_scales.json"
 
 Progress = Callable[[int], None]  # called with the bytes just written or verified
+
+
+class _Index(msgspec.Struct):
+    """`model.safetensors.index.json`: the shard of every tensor."""
+
+    weight_map: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +69,16 @@ def plan_fold(folder: Path, exponents: Mapping[str, int] | None = None) -> FoldP
     """Decide what to rewrite. `exponents` by layer prefix (`model.layers.0.self_attn`), from
     calibration; None takes the bound from each norm's weight.
 
-    Raises `CheckpointMalformed` for a folder without MLA layers, a layer without its
-    projection or its exponent, and a checkpoint that is folded already.
+    Raises `CheckpointMalformed` for a folder without MLA layers, a shard or tensor that its
+    index names and it lacks, a layer without its projection or its exponent, a norm that bounds
+    nothing, and a checkpoint that is folded already; `ShapeMismatch` for a latent of another
+    size.
     """
     shards = tuple(SafetensorsFile.open(path) for path in sorted(folder.glob("*.safetensors")))
     if any(METADATA_KEY in shard.metadata for shard in shards) or (folder / RECORD).exists():
         raise CheckpointMalformed(f"{folder.name} is folded already")
     found = {one.name: (shard, one) for shard in shards for one in shard.tensors}
+    _check_index(folder, {name: shard.path.name for name, (shard, _) in found.items()})
     layers: dict[str, int] = {}
     tensors: dict[str, int] = {}
     for name, (shard, one) in found.items():
@@ -75,8 +86,9 @@ def plan_fold(folder: Path, exponents: Mapping[str, int] | None = None) -> FoldP
         if not match:
             continue
         layer = match["layer"]
+        _check_latent_dims(one, 0)
         if exponents is None:
-            k = exponent_from_norm(decode_weight(shard.read(one), _fold_dtype(one)))
+            k = _bound_exponent(shard, one)
         elif layer in exponents:
             k = exponents[layer]
         else:
@@ -89,7 +101,7 @@ def plan_fold(folder: Path, exponents: Mapping[str, int] | None = None) -> FoldP
     if exponents is not None and set(exponents) - set(layers):
         unknown = ", ".join(sorted(set(exponents) - set(layers)))
         raise CheckpointMalformed(f"the checkpoint has no layer {unknown}")
-    return FoldPlan(shards, layers, tensors)
+    return FoldPlan(shards, dict(sorted(layers.items(), key=_by_number)), tensors)
 
 
 def fold(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) -> None:
@@ -99,15 +111,17 @@ def fold(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) -> N
     `ScaleInexact`, `CheckpointMalformed`.
     """
     if target.exists() and any(target.iterdir()):
-        raise FileExistsError(f"{target} is not empty")
+        raise FileExistsError(
+            f"{target} is not empty; if an earlier run was cut short there, remove it first"
+        )
     target.mkdir(parents=True, exist_ok=True)
     record = msgspec.json.encode(plan.layers, order="sorted")
     for shard in plan.shards:
         _write_shard(shard, plan, target, record.decode(), progress)
+    verify(plan, target, progress)
     for other in sorted(plan.shards[0].path.parent.iterdir()):
         if other.is_file() and other.suffix != ".safetensors":
             shutil.copy2(other, target / other.name)
-    verify(plan, target, progress)
     (target / RECORD).write_bytes(msgspec.json.format(record, indent=1) + b"\n")
 
 
@@ -182,11 +196,41 @@ def _fold_dtype(one: Tensor) -> FoldDtype:
     raise CheckpointMalformed(f"{one.name} has dtype {one.dtype}, which cannot be folded")
 
 
+def _check_index(folder: Path, found: Mapping[str, str]) -> None:
+    """Raise for tensors that an index file puts elsewhere: a download that is not complete."""
+    for path in folder.glob("*.safetensors.index.json"):
+        try:
+            index = msgspec.json.decode(path.read_bytes(), type=_Index)
+        except msgspec.MsgspecError as error:
+            raise CheckpointMalformed(f"{path.name} is not an index: {error}") from error
+        for name, file in index.weight_map.items():
+            if found.get(name) != file:
+                raise CheckpointMalformed(f"{path.name} names {name} in {file}, which lacks it")
+
+
+def _bound_exponent(shard: SafetensorsFile, norm: Tensor) -> int:
+    try:
+        return exponent_from_norm(decode_weight(shard.read(norm), _fold_dtype(norm)))
+    except ValueError as error:
+        raise CheckpointMalformed(f"{norm.name}: {error}") from error
+
+
+def _check_latent_dims(one: Tensor, axis: int) -> None:
+    if len(one.shape) != axis + 1 or one.shape[axis] != LATENT_DIMS:
+        raise ShapeMismatch(one.name, "[N, 512]" if axis else "[512]", one.shape)
+
+
+def _by_number(layer: tuple[str, int]) -> list[tuple[int, str]]:
+    """Sorts `layers.10` behind `layers.9`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in layer[0].split(".")]
+
+
 def _projection_tensor(layer: str, found: Mapping[str, tuple[SafetensorsFile, Tensor]]) -> str:
     weight = f"{layer}.kv_b_proj.weight"
     if weight not in found:
         raise CheckpointMalformed(f"{weight} is missing")
     if found[weight][1].dtype in ("BF16", "F16", "F32"):
+        _check_latent_dims(found[weight][1], 1)
         return weight
     for part in QUANTIZED_PARTS:
         name = f"{layer}.kv_b_proj.{part}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from msgspec import Meta, Struct, inspect
 from prime_inference.adapters.files.fleet_changes import FleetChanges
 from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch, Override
 from prime_inference.domain.models import Deployment, EngineKind, HealthCheck, Model, Pricing
+from prime_inference.domain.money import rate
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.wire.http_client import Origin
 
@@ -43,7 +43,7 @@ class PricingEntry(Struct, frozen=True):
 
     prompt: str = "0"
     completion: str = "0"
-    cached_prompt: str = "0"
+    cached_prompt: str | None = None  # None: as prompt
 
 
 class ModelEntry(Struct, frozen=True):
@@ -272,14 +272,14 @@ def _check_url(entry: DeploymentEntry) -> None:
 
 
 def _model(entry: ModelEntry) -> Model:
-    prices = entry.pricing
+    told = entry.pricing
+    cached = told.prompt if told.cached_prompt is None else told.cached_prompt
+    prices = Pricing(told.prompt, told.completion, cached)
     for key in ("prompt", "completion", "cached_prompt"):
         try:
-            good = Decimal(getattr(prices, key)) >= 0
-        except InvalidOperation:
-            good = False
-        if not good:
-            raise FleetInvalid(f"{entry.id}: pricing.{key} is no price: {getattr(prices, key)!r}")
+            rate(getattr(prices, key))
+        except ValueError as error:
+            raise FleetInvalid(f"{entry.id}: pricing.{key} is no price: {error}") from error
     return Model(
         id=entry.id,
         revision=entry.revision,
@@ -288,7 +288,7 @@ def _model(entry: ModelEntry) -> Model:
         max_output_tokens=entry.max_output_tokens or entry.context_tokens,
         name=entry.name,
         modalities=frozenset(entry.modalities),
-        pricing=Pricing(prices.prompt, prices.completion, prices.cached_prompt),
+        pricing=prices,
     )
 
 

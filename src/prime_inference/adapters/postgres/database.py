@@ -15,7 +15,7 @@ from psycopg import sql
 from prime_inference.adapters.sql.database import Row
 
 CONNECT_S = 5  # within a datacenter a connection takes milliseconds
-STATEMENT_MS = 60_000  # a batch takes milliseconds, `verify` of a large ledger a minute
+STATEMENT_MS = 60_000  # a batch takes milliseconds; `verify` has no limit
 
 PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 
@@ -66,8 +66,10 @@ class PostgresDatabase:
     dialect = "postgres"
     unavailable: tuple[type[Exception], ...] = (psycopg.Error,)
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, statement_ms: int = STATEMENT_MS) -> None:
+        """`statement_ms` ends a statement that takes longer; 0: none."""
         self._url = url
+        self._statement_ms = statement_ms
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Row] | None = None
         self._staged: set[str] = set()
@@ -105,7 +107,7 @@ class PostgresDatabase:
                 self._url,
                 autocommit=True,
                 connect_timeout=CONNECT_S,
-                options=f"-c statement_timeout={STATEMENT_MS} -c client_min_messages=warning",
+                options=f"-c statement_timeout={self._statement_ms} -c client_min_messages=warning",
             )
         return self._connection
 

@@ -10,23 +10,28 @@ import msgspec
 
 from prime_inference.accounts.audit import FIRST, AuditEntry, chained
 from prime_inference.accounts.directory import Records
+from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.database import Database, Row, Transaction, guarded
-from prime_inference.domain.accounts import Member, Role, Tenant
-from prime_inference.domain.keys import ApiKey, Scope
+from prime_inference.domain.accounts import Member, Payment, Role, Tenant
+from prime_inference.domain.keys import ApiKey, EarlierText, Scope
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.prices import Price
 from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
 
 MICRO = 1_000_000
-TENANT = ("id", "kind", "name", "slug", "created_at")
+TENANT = ("id", "kind", "name", "slug", "created_at", "payment")
 MEMBER = ("team", "person", "role")
 KEY = (
     "key_id", "tenant", "digest", "created_at", "name", "last_four", "expires_at", "revoked_at",
-    "previous_digest", "previous_until", "models", "routes", "networks",
+    "models", "routes", "networks", "earlier",
 )  # fmt: skip
+PLAIN = KEY[:8]  # columns that are attributes as they are
 PRICE = Price.__struct_fields__
 LIMIT = tuple(field.name for field in fields(Limit))
 AUDIT = tuple(field.name for field in fields(AuditEntry))
+
+_names = msgspec.json.Decoder(list[str])
+_texts = msgspec.json.Decoder(list[tuple[str, float, str]])
 
 
 class SqlAccounts:
@@ -50,6 +55,7 @@ class SqlAccounts:
                 [_key(row) for row in _all(transaction, "api_key", KEY)],
                 [_price(row) for row in _all(transaction, "price", PRICE)],
                 [_limit(row) for row in _all(transaction, "usage_limit", LIMIT)],
+                {tenant: int(paid) for tenant, paid in transaction.rows(statements.PAID)},
             )
 
     def audit(self, limit: int, offset: int = 0) -> Sequence[AuditEntry]:
@@ -64,11 +70,17 @@ class SqlAccounts:
     # -- changing
 
     def add_tenant(self, tenant: Tenant, actor: str) -> None:
-        row = (tenant.id, tenant.kind, tenant.name, tenant.slug, tenant.created_at)
+        row = tuple(getattr(tenant, name) for name in TENANT)
         with self._change(f"{tenant.kind}.create", tenant.id, actor, tenant.created_at, row) as t:
             taken = t.rows("SELECT 1 FROM tenant WHERE slug = :slug", slug=tenant.slug)
             if taken or not t.insert_new("tenant", TENANT, [row]):
                 raise AccountExists(f"{tenant.slug} exists")
+
+    def set_payment(self, tenant: str, payment: Payment, actor: str, now: float) -> None:
+        with self._change("tenant.payment", tenant, actor, now, payment) as transaction:
+            statement = "UPDATE tenant SET payment = :payment WHERE id = :id"
+            if not transaction.run(statement, payment=payment, id=tenant):
+                raise UnknownAccount(f"there is no tenant {tenant}")
 
     def set_member(self, team: str, person: str, role: Role, actor: str, now: float) -> None:
         with self._change("member.set", team, actor, now, [person, role]) as transaction:
@@ -172,25 +184,31 @@ def _shown(key: ApiKey) -> dict[str, object]:
         "last_four": key.last_four,
         "expires_at": key.expires_at,
         "revoked_at": key.revoked_at,
-        "previous_until": key.previous_until,
+        "earlier_until": [each.until for each in key.earlier],
     }
 
 
 def _key_row(key: ApiKey) -> Row:
     scope = key.scope or Scope()
     sets = (scope.models, scope.routes, scope.networks)
+    earlier = [[each.digest.hex(), each.until, each.last_four] for each in key.earlier]
     return (
-        *(getattr(key, name) for name in KEY[:10]),
+        *(getattr(key, name) for name in PLAIN),
         *(msgspec.json.encode(sorted(names)).decode() for names in sets),
+        msgspec.json.encode(earlier).decode(),
     )
 
 
 def _key(row: Row) -> ApiKey:
-    sets = [frozenset(msgspec.json.decode(text, type=list[str])) for text in row[10:]]
-    values = dict(zip(KEY[:10], row, strict=False))
-    for name in ("digest", "previous_digest"):  # psycopg gives memoryviews
-        values[name] = values[name] if values[name] is None else bytes(values[name])
-    return ApiKey(**values, scope=Scope(*sets) if any(sets) else None)
+    *plain, models, routes, networks, texts = row
+    sets = [frozenset(_names.decode(text)) for text in (models, routes, networks)]
+    values = dict(zip(PLAIN, plain, strict=True))
+    values["digest"] = bytes(values["digest"])  # psycopg gives a memoryview
+    earlier = tuple(
+        EarlierText(bytes.fromhex(digest), until, last_four)
+        for digest, until, last_four in _texts.decode(texts)
+    )
+    return ApiKey(**values, earlier=earlier, scope=Scope(*sets) if any(sets) else None)
 
 
 def _price(row: Row) -> Price:

@@ -142,6 +142,6 @@ def _said(transfer: Transfer) -> Row:
 
 def _event_values(row: Row) -> Row:
     return tuple(
-        bool(value) if name == "streamed" else value
+        bool(value) if name in ("streamed", "estimated") else value
         for name, value in zip(EVENT_COLUMNS, row, strict=True)
     )

@@ -17,8 +17,11 @@ def is_database(where: str) -> bool:
     return where.partition(":")[0] == SQLITE or where.startswith(POSTGRES)
 
 
-def open_database(where: str, state_dir: Path) -> Database:
-    """A connection; a SQLite file without a name is in the state folder. Raises CannotStart."""
+def open_database(where: str, state_dir: Path, *, patient: bool = False) -> Database:
+    """A connection; a SQLite file without a name is in the state folder. Raises CannotStart.
+
+    A `patient` one lets statements take as long as they need.
+    """
     if where.startswith(POSTGRES):
         try:
             from prime_inference.adapters.postgres.database import PostgresDatabase
@@ -26,6 +29,6 @@ def open_database(where: str, state_dir: Path) -> Database:
             raise CannotStart(
                 "Postgres needs the extra: pip install 'prime-inference[postgres]'."
             ) from error
-        return PostgresDatabase(where)
+        return PostgresDatabase(where, 0) if patient else PostgresDatabase(where)
     file = where.partition(":")[2]
     return SqliteDatabase(Path(file) if file else state_dir / "prime.db")

@@ -8,6 +8,7 @@ from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import GroupBy, UsageFilter
 
 DAY_US = 86_400_000_000
+LAST_DAY = 10**6  # since the epoch: in the year 4707
 TRANSFER_COLUMNS = (
     "tenant", "reference", "kind", "debit", "credit", "amount", "at", "about", "memo",
 )  # fmt: skip
@@ -66,6 +67,12 @@ PAYMENTS = f"""
 SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer
 WHERE tenant = :tenant AND at >= :begin AND at < :end AND kind <> 'usage'
 ORDER BY at, reference
+"""
+PAID = """
+SELECT tenant, sum(CASE WHEN credit = 'tenant:' || tenant THEN amount ELSE -amount END)
+FROM transfer
+WHERE kind <> 'usage' AND tenant IN (SELECT id FROM tenant WHERE payment = 'prepaid')
+GROUP BY tenant
 """
 EVENT = f"""
 SELECT {", ".join(UsageEvent.__struct_fields__)} FROM usage_event
@@ -138,6 +145,8 @@ def usage(group_by: Sequence[GroupBy], where: UsageFilter) -> tuple[str, dict[st
         "last_day": "day <= :last_day",
     }
     given = {name: value for name in bounds if (value := getattr(where, name)) is not None}
+    if "first_day" in given:  # without an upper bound SQLite expects a quarter of all, and scans
+        given.setdefault("last_day", LAST_DAY)
     conditions = " AND ".join(bounds[name] for name in given) or "true"
     groups = ", ".join(group_by)
     columns = ", ".join([*group_by, *(f"sum({name})" for name in SUMS)])

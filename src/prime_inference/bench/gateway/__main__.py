@@ -29,6 +29,10 @@ def main(
     soak_minutes: Annotated[
         float | None, typer.Option("--soak", help="Instead: so many minutes of moderate load.")
     ] = None,
+    database: Annotated[
+        str,
+        typer.Option(help="For a gateway with accounts: sqlite, or postgresql://... (empty)."),
+    ] = "sqlite",
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("benchmarks/results"),
 ) -> None:
     """Measure the gateway beside its peers, or soak it."""
@@ -42,6 +46,7 @@ def main(
         raise typer.BadParameter(f"no peer {unknown[0]!r}; there are {', '.join(names)}")
     peers = [subject for subject in PEERS if subject.name in wanted]
     settings = QUICK if quick else FULL
+    settings = msgspec.structs.replace(settings, database=database)
     if rounds is not None:
         settings = msgspec.structs.replace(settings, rounds=rounds)
     results = campaign.run([DIRECT, OURS, *peers], settings, _say)

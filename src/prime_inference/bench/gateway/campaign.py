@@ -18,7 +18,8 @@ import httpx
 import msgspec
 
 from prime_inference.bench.gateway import nginx
-from prime_inference.bench.gateway.load import Load, generator_name, run_load, run_module
+from prime_inference.bench.gateway.accounts import Billed, measure
+from prime_inference.bench.gateway.load import Load, Target, generator_name, run_load, run_module
 from prime_inference.bench.gateway.machine import Cores, choose_cores, describe
 from prime_inference.bench.gateway.process import StartFailed, core_seconds
 from prime_inference.bench.gateway.results import (
@@ -123,6 +124,33 @@ class Campaign:
                         self._measure_whole(subject, number, connections)
             for name, footprint in self._memory_of(running):
                 self._results.memory[name].after_load_mib = footprint
+            if OURS.name in running:
+                self._measure_accounts(upstream, running[OURS.name], stack)
+
+    def _measure_accounts(self, upstream: Upstream, plain: Running, stack: ExitStack) -> None:
+        """What a price and a budget cost, and how fast usage is shipped."""
+        assert plain.child is not None
+        self._say("starting a gateway with accounts")
+        core, most = self._cores.subject, max(self._settings.connections)
+        database = self._settings.database
+        billed = Billed(upstream, self._folder / "whole", core, database)
+        stack.callback(billed.child.stop)
+
+        def ask(target: Target) -> Load:
+            return run_load(
+                target, self._whole_body, connections=most,
+                seconds=self._settings.load_seconds, core=self._cores.load,
+            )  # fmt: skip
+
+        found = self._results.accounts = measure(
+            plain.child, plain.target, billed, ask,
+            rounds=self._settings.rounds, connections=most, database=database,
+        )  # fmt: skip
+        billed.child.pause()
+        self._say(
+            f"accounts: {found.billed_us:.1f} us a request, {found.plain_us:.1f} without;"
+            f" {found.shipped_per_second:,.0f} events/s shipped into {found.database}"
+        )
 
     def _whole_upstream(self, stack: ExitStack) -> Upstream:
         """nginx where there is one; the mock engine is slower than what is to be measured."""

@@ -77,9 +77,24 @@ class Child:
         pages = sum(int(_read(pid, "statm").split()[1]) for pid in self._tree())
         return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
-    def cpu_seconds(self) -> float:
-        """User and system time that the process and its living descendants have used."""
-        return sum(sum(map(int, _stat(pid)[11:13])) for pid in self._tree()) / TICKS
+    def cpu_seconds(self, *pids: int) -> float:
+        """User and system time that it and its living descendants have used, or only `pids`."""
+        return sum(sum(map(int, _stat(pid)[11:13])) for pid in pids or self._tree()) / TICKS
+
+    def children(self, part: str) -> list[int]:
+        """Children that have a session of their own, and `part` in their command line."""
+        tree = self._tree()
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        found = [pid for pid in pids if (stat := _stat(pid)) and int(stat[1]) in tree]
+        return [pid for pid in found if pid not in tree and part in _read(pid, "cmdline")]
+
+    def pause_only(self, pid: int) -> None:
+        """Take one of its processes off the core."""
+        os.kill(pid, signal.SIGSTOP)
+
+    def resume_only(self, pid: int) -> None:
+        """Undo `pause_only`."""
+        os.kill(pid, signal.SIGCONT)
 
     def wait_until_idle(self) -> None:
         """Return when it has nothing left to do from before, or after IDLE_LIMIT seconds."""

@@ -24,7 +24,7 @@ NOTHING = "-"
 def markdown(results: Results, title: str = "The gateway beside its peers") -> str:
     """The whole report."""
     parts = [_head(results), _whole(results), _ratios(results), _streams(results),
-             _resources(results), _foot(results)]  # fmt: skip
+             _resources(results), _accounts(results), _foot(results)]  # fmt: skip
     return "\n".join([f"# {title}", "", *(line for part in parts for line in part)])
 
 
@@ -169,6 +169,27 @@ def _resources(results: Results) -> Iterable[str]:
          _number(stream_cost(results, name), 0)]
         for name, memory in results.memory.items()
     ))  # fmt: skip
+
+
+def _accounts(results: Results) -> Iterable[str]:
+    found = results.accounts
+    if found is None:
+        return
+    yield ""
+    yield "## Accounts"
+    yield ""
+    yield (
+        f"Our gateway with a price and a budget beside the plain one, c={found.connections};"
+        " the shipper, a process of its own, waits meanwhile and then has the core to itself."
+    )
+    yield ""
+    head = ["CPU us per request, plain", "with accounts", "added",
+            f"events/s shipped into {found.database}", "CPU us per event, shipper"]  # fmt: skip
+    yield from _table(head, [
+        [f"{found.plain_us:.1f}", f"{found.billed_us:.1f}",
+         f"{found.billed_us - found.plain_us:.1f}",
+         f"{found.shipped_per_second:,.0f}", f"{found.shipper_us:.0f}"]
+    ])  # fmt: skip
 
 
 def _foot(results: Results) -> Iterable[str]:

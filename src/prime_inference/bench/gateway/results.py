@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from prime_inference.bench.gateway.accounts import Accounts
 from prime_inference.bench.gateway.load import Load
 from prime_inference.bench.gateway.machine import Cores, Machine
 from prime_inference.bench.gateway.streams import StreamLoad
@@ -24,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True):
     latency_streams: int = 32  # for added latencies: what every peer but LiteLLM carries
     first_streams: int = 64  # the search for the most doubles from here
     most_streams: int = 1536  # beyond one core of generator and mock; 0: no search
+    database: str = "sqlite"  # of the gateway with accounts
 
 
 class CpuTime(msgspec.Struct, frozen=True):
@@ -90,6 +92,7 @@ class Results(msgspec.Struct):
     most: dict[str, list[int]] = {}  # largest number of streams carried, by subject and round
     tries: list[Streams] = []  # of the search for it
     memory: dict[str, Footprint] = {}
+    accounts: Accounts | None = None
 
     @property
     def subjects(self) -> list[str]:

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from prime_inference.kvcache.accuracy.arms import ARMS, bf16
 from prime_inference.kvcache.attention import relative_l2, sparse_decode
@@ -49,8 +50,7 @@ def synthetic_latents(
     rng: np.random.Generator, tokens: int, max_abs: float, tail: Tail
 ) -> tuple[Floats, Floats]:
     """`latent` [T, 512] with maximum `max_abs`, and `rope` [T, 64] of unit size, in bf16."""
-    channel = np.exp(0.5 * rng.standard_normal(LATENT_DIMS))
-    channel[rng.choice(LATENT_DIMS, 8, replace=False)] *= 6
+    channel = channel_sizes(rng)
     if tail == "gauss":
         values = rng.standard_normal((tokens, LATENT_DIMS))
     else:
@@ -59,6 +59,13 @@ def synthetic_latents(
     latent *= max_abs / np.abs(latent).max()
     rope = rng.standard_normal((tokens, ROPE_DIMS))
     return bf16(latent.astype(np.float32)), bf16(rope.astype(np.float32))
+
+
+def channel_sizes(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """How large each of the 512 channels of a layer's latent is: unequal, with 8 outliers."""
+    sizes = np.exp(0.5 * rng.standard_normal(LATENT_DIMS))
+    sizes[rng.choice(LATENT_DIMS, 8, replace=False)] *= 6
+    return sizes
 
 
 def sqnr_db(exact: Floats, kept: Floats) -> float:

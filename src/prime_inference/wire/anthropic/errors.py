@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from prime_inference.domain.errors import (
     ApiError,
     AuthenticationFailed,
+    BudgetExceeded,
     CapacityExhausted,
     InvalidRequest,
     MethodNotAllowed,
@@ -20,7 +19,7 @@ from prime_inference.domain.errors import (
     UpstreamTimeout,
 )
 from prime_inference.wire.http import Headers
-from prime_inference.wire.openai.errors import JSON_TYPE, ErrorObject
+from prime_inference.wire.openai.errors import ErrorObject, error_headers
 
 OVERLOADED = 529  # Anthropic's own status for it
 
@@ -29,6 +28,7 @@ KINDS: dict[type[ApiError], str] = {
     UpstreamRefused: "invalid_request_error",
     MethodNotAllowed: "invalid_request_error",
     AuthenticationFailed: "authentication_error",
+    BudgetExceeded: "billing_error",
     PermissionDenied: "permission_error",
     NotFound: "not_found_error",
     PayloadTooLarge: "request_too_large",
@@ -59,12 +59,7 @@ def in_band_type(error: ErrorObject) -> str:
 
 
 def render_error(error: ApiError, request_id: str) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of an error answer. `Retry-After` is whole seconds, rounded up."""
-    headers = [JSON_TYPE]
-    if error.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
-    if isinstance(error, MethodNotAllowed):
-        headers.append((b"allow", ", ".join(error.allowed).encode()))
+    """Status, headers and body of an error answer."""
     status = OVERLOADED if isinstance(error, CapacityExhausted) else error.status
     message = error.message
     if error.param and error.param not in message:  # there is no other place for it
@@ -73,4 +68,4 @@ def render_error(error: ApiError, request_id: str) -> tuple[int, Headers, bytes]
     if error.details:
         told["details"] = error.details
     body = {"type": "error", "error": told, "request_id": request_id}
-    return status, headers, msgspec.json.encode(body)
+    return status, error_headers(error), msgspec.json.encode(body)

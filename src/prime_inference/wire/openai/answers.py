@@ -11,6 +11,7 @@ from msgspec import Meta, Raw, Struct
 
 from prime_inference.domain.errors import UpstreamMalformed
 from prime_inference.domain.usage import NO_USAGE, Usage
+from prime_inference.wire.openai.estimate import estimated_tokens
 
 Count = Annotated[int, Meta(ge=0)]
 NULL = Raw(b"null")  # of a union with `Raw`, msgspec decodes only the other members
@@ -159,6 +160,19 @@ def _objects(parent: object, key: str) -> Iterator[dict[str, Any]]:
 
 def _malformed() -> UpstreamMalformed:
     return UpstreamMalformed("The upstream's answer is not what its API promises.")
+
+
+def whole_usage(answer: Answer) -> Usage:
+    """What a whole answer has used; estimated where its engine reports no completion."""
+    reported = answer_usage(answer)
+    if reported.completion_tokens:
+        return reported
+    said = estimated_tokens(
+        [{"text": choice.text, "message": choice.message} for choice in answer.choices]
+    )
+    if not said:
+        return reported
+    return Usage(reported.prompt_tokens, said, source="counted")
 
 
 def answer_usage(answer: Answer) -> Usage:

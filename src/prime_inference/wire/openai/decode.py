@@ -68,7 +68,13 @@ def relocated(error: ApiError, param: str) -> ApiError:
         message = error.message.replace(f"'{error.param}'", f"'{param}'")
     else:
         message = f"'{param}': {error.message}"
-    return type(error)(message, param=param, retry_after=error.retry_after, details=error.details)
+    return type(error)(
+        message,
+        param=param,
+        retry_after=error.retry_after,
+        details=error.details,
+        headers=error.headers,
+    )
 
 
 def _explain(text: str, target: object) -> InvalidRequest:

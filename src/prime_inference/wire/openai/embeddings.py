@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec import Raw, Struct
 
@@ -25,16 +27,27 @@ _answers = msgspec.json.Decoder(EmbeddingAnswer)
 
 
 def rebuild_embeddings(
-    data: bytes, *, model: str, inputs: int, charge: Charge | None = None
+    data: bytes,
+    *,
+    model: str,
+    inputs: int,
+    unreported: Callable[[], int] = lambda: 0,
+    charge: Charge | None = None,
 ) -> tuple[bytes, Usage]:
-    """The client's body and its usage. Raises UpstreamMalformed."""
+    """The client's body and its usage. Raises UpstreamMalformed.
+
+    `unreported` are the tokens of an engine that reports none.
+    """
     try:
         answer = _answers.decode(data)
     except (ValueError, RecursionError):
         raise UpstreamMalformed("The upstream's answer is not what its API promises.") from None
     if sorted(item.index for item in answer.data) != list(range(inputs)):
         raise UpstreamMalformed("The upstream gave another number of embeddings than inputs.")
-    usage = answer.usage.to_usage() if answer.usage else Usage()
+    if answer.usage is not None and answer.usage.prompt_tokens:
+        usage = answer.usage.to_usage()
+    else:
+        usage = Usage(unreported(), source="counted")
     counts: dict[str, object] = {
         "prompt_tokens": usage.prompt_tokens,
         "total_tokens": usage.prompt_tokens,

@@ -37,12 +37,18 @@ def error_object(error: ApiError) -> dict[str, object]:
     }
 
 
-def render_error(error: ApiError, status: int | None = None) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of an error answer. `Retry-After` is whole seconds, rounded up."""
+def error_headers(error: ApiError) -> Headers:
+    """Headers of an error answer in any dialect. `Retry-After` is whole seconds, rounded up."""
     headers = [JSON_TYPE]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
     headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.allowed).encode()))
-    return status or error.status, headers, msgspec.json.encode({"error": error_object(error)})
+    return headers
+
+
+def render_error(error: ApiError, status: int | None = None) -> tuple[int, Headers, bytes]:
+    """Status, headers and body of an error answer."""
+    body = msgspec.json.encode({"error": error_object(error)})
+    return status or error.status, error_headers(error), body

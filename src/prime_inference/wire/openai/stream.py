@@ -97,11 +97,16 @@ class AnswerStream:
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far: the engine's count, else one per event that carried content."""
-        if self._reported is not None:
-            return self._reported
+        """Tokens so far: the engine's count, else one per event that carried content.
+
+        A report of no completion beside content is none.
+        """
+        reported = self._reported
+        if reported is not None and (reported.completion_tokens or not self._counted):
+            return reported
+        prompt = 0 if reported is None else reported.prompt_tokens
         source: Literal["counted", "none"] = "counted" if self._counted else "none"
-        return Usage(completion_tokens=self._counted, source=source)
+        return Usage(prompt, self._counted, source=source)
 
     @property
     def content_events(self) -> int:

@@ -1,0 +1,46 @@
+"""Prices as the admin API takes and shows them: text in dollars per million tokens."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from prime_inference.control.requests import NewPrice
+from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
+from prime_inference.domain.prices import Price
+
+
+def price_of(wanted: NewPrice, version: int, now: float) -> Price:
+    """The price that was asked for. Raises InvalidRequest, ValueError."""
+    moment = now
+    if wanted.effective_from is not None:
+        given = datetime.fromisoformat(wanted.effective_from)
+        moment = given.replace(tzinfo=given.tzinfo or UTC).timestamp()
+        if moment < now:
+            raise InvalidRequest("A price cannot begin in the past.", param="effective_from")
+    return Price(
+        model=wanted.model,
+        version=version,
+        effective_from=moment,
+        prompt=rate(wanted.prompt),
+        cached_prompt=rate(wanted.cached_prompt or wanted.prompt),
+        completion=rate(wanted.completion),
+        reasoning=rate(wanted.reasoning or wanted.completion),
+        request=nanodollars(wanted.request),  # dollars per 10³, in picodollars each: × 10⁹ too
+        batch_discount=round(wanted.batch_discount_percent * 100),
+    )
+
+
+def price_object(price: Price) -> dict[str, object]:
+    """A price as JSON, in dollars per million tokens."""
+    return {
+        "model": price.model,
+        "version": price.version,
+        "effective_from": datetime.fromtimestamp(price.effective_from, UTC).isoformat(),
+        "prompt_usd_per_mtok": f"{usd_per_mtok(price.prompt):f}",
+        "cached_prompt_usd_per_mtok": f"{usd_per_mtok(price.cached_prompt):f}",
+        "completion_usd_per_mtok": f"{usd_per_mtok(price.completion):f}",
+        "reasoning_usd_per_mtok": f"{usd_per_mtok(price.reasoning):f}",
+        "request_usd_per_thousand": usd_text(price.request),
+        "batch_discount_percent": price.batch_discount / 100,
+    }
