@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls test-dynamo test-vllm quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls test-toolcalls-vllm upstream-parsers test-dynamo test-vllm quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -79,6 +79,14 @@ SETS ?= 40
 test-toolcalls: $(VENV)/dev  ## calls of the default model on generated tools (20 min): make test-toolcalls SETS=40
 	$(BIN)/python -m benchmarks.toolcalls_local --sets $(SETS)
 
+VLLM_SETS ?= 200
+
+test-toolcalls-vllm: $(VENV)/dev .envs/vllm/ready  ## the same from random weights, under vLLM's real token masks (20 min): make test-toolcalls-vllm VLLM_SETS=40
+	$(BIN)/python -m benchmarks.toolcalls_vllm --python .envs/vllm/bin/python --sets $(VLLM_SETS)
+
+upstream-parsers: $(VENV)/dev .envs/vllm/ready  ## reported texts of broken calls, read by us, vLLM and Dynamo (2 min): docs/tool-calls-upstream.md
+	$(BIN)/python -m benchmarks.upstream_parsers .envs/vllm/bin/python docs/tool-calls-upstream.md
+
 quick: $(VENV)/dev .envs/prime-cli/ready  ## the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
@@ -119,7 +127,7 @@ test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends libibverbs1 librdmacm1 libnuma1 liburing2 >/dev/null; \
 	else echo "Mooncake's tests are left out: its wheel wants libibverbs1, librdmacm1, libnuma1, liburing2"; fi
 
-test-vllm: $(VENV)/dev .envs/vllm/ready  ## the real engine without a GPU: vLLM, NIXL, Mooncake (3 min, 8 on a busy machine)
+test-vllm: $(VENV)/dev .envs/vllm/ready  ## the real engine without a GPU: vLLM, NIXL, Mooncake (8 min on a busy machine)
 	@if [ -e .envs/vllm/ready ]; then \
 		PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/vllm/bin/python PRIME_VLLM_PYTHON=$(CURDIR)/.envs/vllm/bin/python \
 		$(BIN)/python -m pytest tests/vllm tests/dynamo/test_arguments.py; \

@@ -1,9 +1,7 @@
 """Calls through the gateway from a vLLM whose model writes at random: does the grammar hold?
 
-    PYTHON_WITH_VLLM benchmarks/upstream_parsers/tiny_model.py FOLDER
-    PYTHON_WITH_VLLM -m vllm.entrypoints.openai.api_server --model FOLDER \\
-        --served-model-name tiny --max-model-len 8192
-    python -m benchmarks.toolcalls_vllm --upstream http://127.0.0.1:8000/v1 --sets 200
+    make test-toolcalls-vllm VLLM_SETS=200
+    python -m benchmarks.toolcalls_vllm --python PYTHON_WITH_VLLM --sets 200
 
 With real token masks, and nothing but them: the gateway sends the constraint, vLLM's xgrammar
 enforces it, the gateway reads the text. Each generated set of tools is asked four times, as in
@@ -15,12 +13,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,54 @@ from prime_inference.domain.models import Deployment, GatewayParser, Model
 from prime_inference.toolcalls.format import load
 
 Json = Any
+HOST = "127.0.0.1"
+WRITER = Path(__file__).parent / "upstream_parsers" / "tiny_model.py"
+START_SECONDS = 600  # 35 s on two free cores
 CONTEXT_TOKENS = 8192
 MOST_TOKENS = 3000  # a string without a limit ends by chance, about every 300 characters
+
+
+@contextmanager
+def server(python: Path) -> Iterator[str]:
+    """vLLM with a model of random weights; its base URL. Its last words follow an error."""
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryFile() as log,
+    ):
+        model = str(Path(scratch, "model"))
+        subprocess.run([python, WRITER, model], check=True)
+        command = [
+            str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+            "--served-model-name", "tiny", "--host", HOST, "--port", str(port),
+            "--max-model-len", str(CONTEXT_TOKENS), "--enforce-eager",
+        ]  # fmt: skip
+        env = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONPATH": ""}
+        serving = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _await_health(f"http://{HOST}:{port}/health", serving)
+            yield f"http://{HOST}:{port}/v1"
+        except BaseException:
+            log.seek(max(0, log.tell() - 8000))
+            print(log.read().decode(errors="replace"), file=sys.stderr)
+            raise
+        finally:
+            if serving.poll() is None:
+                os.killpg(serving.pid, signal.SIGTERM)
+            serving.wait()
+
+
+def _await_health(url: str, serving: subprocess.Popen[bytes]) -> None:
+    """Return when the server answers. Raises SystemExit if it ends, or takes too long."""
+    for _ in range(START_SECONDS):
+        with suppress(httpx.HTTPError):
+            if httpx.get(url, trust_env=False).is_success:
+                return
+        if serving.poll() is not None:
+            raise SystemExit("vLLM ended before it answered")
+        time.sleep(1)
+    raise SystemExit(f"vLLM did not answer within {START_SECONDS} s")
 
 
 @asynccontextmanager
@@ -101,13 +149,14 @@ async def measure(upstream: str, sets: range) -> dict[str, Json]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--upstream", required=True)
+    parser.add_argument("--python", type=Path, required=True, help="an interpreter with vLLM")
     parser.add_argument("--sets", type=int, default=200)
     parser.add_argument("--first", type=int, default=1, help="seed of the first set")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     sets = range(options.first, options.first + options.sets)
-    results = asyncio.run(measure(options.upstream, sets))
+    with server(options.python) as upstream:
+        results = asyncio.run(measure(upstream, sets))
     text = json.dumps(results, indent=2, ensure_ascii=False)
     print(text)
     if options.json:

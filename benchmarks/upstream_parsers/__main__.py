@@ -1,16 +1,21 @@
 """Writes the cases for other parsers to read, and the report of what came of them.
 
-python -m benchmarks.upstream_parsers cases cases.json
-.envs/vllm/bin/python benchmarks/upstream_parsers/vllm_parsers.py cases.json vllm.json
-python -m benchmarks.upstream_parsers report cases.json vllm.json docs/tool-calls-upstream.md
+    make upstream-parsers
+    python -m benchmarks.upstream_parsers PYTHON_WITH_VLLM_AND_DYNAMO docs/tool-calls-upstream.md
+
+The cases alone, as the parsers are given them:
+
+    python -m benchmarks.upstream_parsers cases cases.json
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,7 +28,10 @@ from prime_inference.toolcalls.format import format_named
 from prime_inference.toolcalls.parser import Parser, parse
 from prime_inference.toolcalls.tools import read_tools
 
+OTHERS = ("vllm_parsers.py", "dynamo_parsers.py")
+
 Json = Any
+Verdicts = list[dict[str, str]]  # of each case, by way of reading
 WAYS = ("whole", "streamed", "streamed by five")
 
 
@@ -100,55 +108,88 @@ def stripped(content: str | None) -> str:
     return (content or "").strip()
 
 
-def report(every: list[Json], other: Json) -> str:
-    """A Markdown document: counts by format, then each case."""
-    name = f"{other['name']} {other['version']}"
-    mine = [{way: verdict(c, got) for way, got in ours(c).items()} for c in every]
-    theirs = [
+def verdicts(every: list[Json], results: Iterable[Json]) -> Verdicts:
+    return [
         {way: verdict(case, got) for way, got in result.items()}
-        for case, result in zip(every, other["results"], strict=True)
+        for case, result in zip(every, results, strict=True)
     ]
-    lines = [
+
+
+def read_by(python: str, script: str, every: list[Json]) -> Json:
+    """What another server's parsers make of the cases."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source, target = Path(scratch, "cases.json"), Path(scratch, "results.json")
+        source.write_text(json.dumps(every, ensure_ascii=False))
+        command = [python, str(Path(__file__).parent / script), str(source), str(target)]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)  # a line for each request
+        return json.loads(target.read_text())
+
+
+def report(every: list[Json], others: list[Json]) -> str:
+    """A Markdown document: counts by format, then each case."""
+    readers = {"we": verdicts(every, map(ours, every))}
+    readers |= {other["name"]: verdicts(every, other["results"]) for other in others}
+    return "\n".join([*_introduction(every, others), *_counts(every, readers),
+                      *_each(every, readers)]) + "\n"  # fmt: skip
+
+
+def _introduction(every: list[Json], others: list[Json]) -> Iterator[str]:
+    names = " and ".join(f"{other['name']} {other['version']}" for other in others)
+    yield from (
         "# Reported texts, read by us and by others",
         "",
-        f"Written by `python -m benchmarks.upstream_parsers`. {len(every)} texts: the corpus of"
+        f"Written by `make upstream-parsers`. {len(every)} texts: the corpus of"
         " `tests/toolcalls`, made from public reports of broken tool calls and their relatives,"
-        f" without those about reasoning. {name} was given each as its server gives them, with a"
-        " tokenizer of one token for each marker and each byte: whole, token by token, and five"
-        " tokens at a time. We wrote the texts and say what is right, so a difference is a"
-        " difference of opinion first; arguments are compared as JSON, types and all, and"
-        " whitespace around content does not count.",
+        f" without those about reasoning. {names} were given each with a tokenizer of one token for"
+        " each marker and each byte: whole, token by token, and five tokens at a time. We wrote the"
+        " texts and say what is right, so a difference is a difference of opinion first; arguments"
+        " are compared as JSON, types and all, and whitespace around content does not count.",
         "",
-        "| format | texts | " + " | ".join(f"we, {way}" for way in WAYS)
-        + " | " + " | ".join(f"{other['name']}, {way}" for way in WAYS) + " |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    )
+    yield from (f"- {other['name']}: {other['how']}" for other in others)
+    yield ""
+
+
+def _counts(every: list[Json], readers: dict[str, Verdicts]) -> Iterator[str]:
+    yield _row("format", "texts", *(f"{name}, {way}" for name in readers for way in WAYS))
+    yield _row(*["---"] * (2 + len(readers) * len(WAYS)))
     forms = sorted({case["form"] for case in every})
     for form in [*forms, "all"]:
         chosen = [n for n, case in enumerate(every) if form in (case["form"], "all")]
-        counts = [
-            str(sum(found[n][way] == "right" for n in chosen))
-            for found in (mine, theirs)
-            for way in WAYS
-        ]
-        lines.append(f"| {form} | {len(chosen)} | {' | '.join(counts)} |")
-    kinds = Counter(found[way] for found in theirs for way in WAYS)
-    told = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
-    lines += ["", f"Verdicts on {other['name']} over all readings: {told}.", ""]
-    lines += [
-        "## Each text",
-        "",
-        "The number is the report's in the tests; 0 is a case of our own.",
-        "",
-    ]
-    lines += [
-        f"| report | format | we | {other['name']}, {' / '.join(WAYS)} |",
-        "|---|---|---|---|",
-    ]
-    for case, me, them in zip(every, mine, theirs, strict=True):
+        yield _row(
+            form,
+            len(chosen),
+            *(
+                sum(found[n][way] == "right" for n in chosen)
+                for found in readers.values()
+                for way in WAYS
+            ),
+        )
+    yield ""
+    for name, found in readers.items():
+        kinds = Counter(one[way] for one in found for way in WAYS)
+        told = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+        yield f"- Verdicts over all readings, {name}: {told}."
+    yield ""
+
+
+def _each(every: list[Json], readers: dict[str, Verdicts]) -> Iterator[str]:
+    yield "## Each text"
+    yield ""
+    yield (
+        "The number is the report's in the tests; 0 is a case of our own. Where the readings of a"
+        f" text differ: {' / '.join(WAYS)}."
+    )
+    yield ""
+    yield _row("report", "format", *readers)
+    yield _row(*["---"] * (2 + len(readers)))
+    for number, case in enumerate(every):
         label = f"{case['bug']} {case['report']}"
-        lines.append(f"| {label} | {case['form']} | {brief(me)} | {brief(them)} |")
-    return "\n".join(lines) + "\n"
+        yield _row(label, case["form"], *(brief(found[number]) for found in readers.values()))
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def brief(found: dict[str, str]) -> str:
@@ -161,9 +202,9 @@ def main(arguments: Iterable[str]) -> None:
     match list(arguments):
         case ["cases", target]:
             Path(target).write_text(json.dumps(cases(), ensure_ascii=False, indent=1))
-        case ["report", source, results, target]:
-            every = json.loads(Path(source).read_text())
-            Path(target).write_text(report(every, json.loads(Path(results).read_text())))
+        case [python, target]:
+            every = cases()
+            Path(target).write_text(report(every, [read_by(python, one, every) for one in OTHERS]))
         case _:
             raise SystemExit(__doc__)
 

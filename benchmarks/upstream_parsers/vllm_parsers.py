@@ -36,6 +36,7 @@ MARKERS = [
     "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
     "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "｜DSML｜",
 ]  # fmt: skip
+HOW = "its parsers, called as its server calls them."
 WAYS = {"streamed": 1, "streamed by five": 5}  # tokens in a delta
 
 Json = Any
@@ -140,7 +141,7 @@ def main() -> None:
         read(case, tokens, NAMES[case["form"]] if plug_in is None else f"prime-{case['form']}")
         for case in cases
     ]
-    document = {"name": "vLLM", "version": vllm.__version__, "results": results}
+    document = {"name": "vLLM", "version": vllm.__version__, "how": HOW, "results": results}
     target.write_text(json.dumps(document, ensure_ascii=False, indent=1))
 
 

@@ -47,7 +47,7 @@ from prime_inference.gateway.control import ControlListener
 from prime_inference.gateway.decision_log import DecisionLog
 from prime_inference.gateway.fleet_api import FleetApi
 from prime_inference.gateway.fleet_metrics import FleetMetrics
-from prime_inference.gateway.fleet_status import fleet_view
+from prime_inference.gateway.fleet_status import FleetView, fleet_view
 from prime_inference.gateway.inference import Inference
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.messages_api import MessagesApi
@@ -65,6 +65,7 @@ from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
 from prime_inference.reliability.settings import Settings
+from prime_inference.routing.tool_calls import ToolCallRanking
 from prime_inference.wire.http_server import HttpServer
 from prime_inference.wire.openai.errors import render_error
 
@@ -180,7 +181,8 @@ async def _listening(
     upstreams = Upstreams(catalog, loop.time)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
-    tool_calls = ToolCalls([metrics, upstreams])
+    ranking = ToolCallRanking(loop.time)
+    tool_calls = ToolCalls([metrics, upstreams, ranking])
     random = random or Random()  # noqa: S311
     guard = Guard(secrets.token_hex(8), Settings(), loop.time, random, canary=True)
     guard.configure(
@@ -195,6 +197,7 @@ async def _listening(
         guard,
         settlement,
         tool_calls,
+        ranking,
         clocks=options.clocks,
         keep_alive_seconds=options.keep_alive_seconds,
         billing=parts.billing if parts else None,
@@ -206,7 +209,7 @@ async def _listening(
     app = Gateway(
         auth,
         inference,
-        ModelsApi(catalog, upstreams, loop.time, parts.price if parts else _no_price),
+        ModelsApi(catalog, upstreams, ranking, loop.time, parts.price if parts else _no_price),
         ResponsesApi(inference, response_store),
         MessagesApi(inference, token_counter),
         metrics,
@@ -215,22 +218,22 @@ async def _listening(
     public_server = HttpServer(app.handle, app.refusal, check_head=app.check_head)
     live = LiveFleet(catalog, upstreams, guard, parts.fleet_prices.publish if parts else None)
     caches = CacheFigures(catalog, upstreams, cache_reports, loop.time)
-    metrics.register(FleetMetrics(live, catalog, guard, runner, health, canaries))
+
+    def view() -> FleetView:
+        return fleet_view(live, catalog, upstreams, guard, ranking, caches.views(), runner.refusal)
+
+    metrics.register(FleetMetrics(live, view, guard, ranking, runner, health, canaries))
     metrics.register(caches)
     control = ControlListener(
         metrics,
         settlement,
         lambda: "draining" if public_server.draining else not_ready(),
-        FleetApi(
-            live,
-            lambda: fleet_view(live, catalog, guard, caches.views(), runner.refusal),
-            keys.own_key,
-        ),
+        FleetApi(live, view, keys.own_key),
         admin=parts.admin.handle if parts else None,
     )
     control_server = HttpServer(control.handle, render_error)
     stop_signal = StopSignal()
-    decisions = DecisionLog(guard, runner)
+    decisions = DecisionLog(guard, runner, ranking)
     work = (control.watch_loop(), runner.run(), health.run(), decisions.watch())
     background = [_for_ever(each) for each in work]
     if follow is not None:

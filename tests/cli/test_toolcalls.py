@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ def test_formats_are_listed_with_an_example(prime: Prime):
     assert all("Paris" in row["example"] for row in rows)
     table = prime("inference", "toolcalls", "formats", "--plain").stdout
     assert len(table.splitlines()) == 1 + len(rows)
+
+
+def test_the_document_names_the_formats_as_the_command_does(prime: Prime):
+    rows = json.loads(prime("inference", "toolcalls", "formats", "-o", "json").stdout)
+    page = (Path(__file__).parents[2] / "docs/tool-calls.md").read_text()
+    families = re.findall(r"^\| `\w+_call\.py` \|([^|]+)\|", page, re.MULTILINE)
+    named = {name for cell in families for name in re.findall("`([^`]+)`", cell)}
+    assert named == {row["name"] for row in rows}
 
 
 def test_the_structural_tag_is_printed_alone(prime: Prime, tools: str):
@@ -182,6 +191,7 @@ def test_what_parse_prints_can_be_validated(prime: Prime, tools: str):
     ("args", "message"),
     [
         (["grammar", "-f", "nope", "-t", "TOOLS"], "no format 'nope'"),
+        (["grammar", "-f", "llama3", "-t", "TOOLS"], "Did you mean llama-3?"),
         (["grammar", "-f", "hermes", "-t", "TOOLS", "--tool-choice", "nope"], "no tool is named"),
         (["grammar", "-f", "hermes", "-t", "TOOLS", "--tool-choice", "{"], "not JSON"),
         (["grammar", "-f", "hermes", "-t", "TOOLS", "--engine", "x"], "--engine must be one of"),

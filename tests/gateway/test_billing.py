@@ -200,6 +200,59 @@ async def test_a_failed_attempt_costs_nothing_and_the_answer_is_billed_once(
     assert Decimal(row["cost_usd"]) == dollars(9)
 
 
+INPUT = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {"name": "weather", "input_schema": INPUT}
+BROKEN_CALL = {
+    "model": MODEL, "max_tokens": 99, "messages": MESSAGES, "tools": [TOOL],
+    "tool_choice": {"type": "any"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_message_whose_call_cannot_be_written_fails_and_costs_nothing(
+    gateway: RunningGateway, engine: MockEngine, stream: bool
+):
+    engine.behave("calls-1.broken-arguments")
+    response = await gateway.post("/messages", {**BROKEN_CALL, "stream": stream})
+    if stream:
+        assert response.status_code == 200
+        assert "event: error" in response.text
+        assert "message_stop" not in response.text
+        generation = response.headers["x-generation-id"]
+    else:
+        assert response.status_code == 502
+        assert response.json()["error"]["type"] == "api_error"
+        generation = f"msg_{response.json()['request_id']}"
+    await shipped(gateway, 1)
+    told = (await gateway.get(f"/generation?id={generation}")).json()["data"]
+    assert (told["outcome"], float(told["total_cost_usd"])) == ("failed", 0)
+    assert await gateway.metric("prime_tool_call_errors_total", error="InvalidJson") == 1
+    assert await gateway.metric("prime_breaker_changes_total") == 0
+
+
+async def test_a_message_whose_call_was_cut_is_an_answer_and_pays(
+    gateway: RunningGateway, engine: MockEngine
+):
+    response = await gateway.post("/messages", {**BROKEN_CALL, "max_tokens": 2})
+    assert response.json()["stop_reason"] == "max_tokens"
+    row = await shipped(gateway, 1)
+    assert Decimal(row["cost_usd"]) > 0
+
+
+async def test_another_deployment_is_asked_where_one_breaks_a_messages_call(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare, billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", PRICE)
+    engine.behave("broken-arguments")
+    response = await gateway.post("/messages", BROKEN_CALL)
+    assert response.json()["stop_reason"] == "tool_use"
+    assert len(engine.requests) == len(spare.requests) == 1
+    row = await shipped(gateway, 1)  # one generation, and its own tokens only
+    told = response.json()["usage"]
+    assert row["completion_tokens"] == told["output_tokens"]
+
+
 @pytest.mark.parametrize("behaviour", ["cut-after-5", "error-after-5", "stall-after-5"])
 async def test_an_answer_that_fails_in_the_middle_costs_nothing(
     start_gateway: StartGateway, engine: MockEngine, behaviour: str

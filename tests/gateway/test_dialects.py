@@ -164,7 +164,7 @@ async def test_a_call_that_no_message_can_hold_ends_it_in_an_error(start_gateway
         (line,) = await gateway.generations(1)
     assert judge_message(events(streamed)) is None
     assert streamed.chunks[-1]["error"]["type"] == "api_error"
-    assert (line["outcome"], line["error"]) == ("failed", "upstream_malformed")
+    assert (line["outcome"], line["error"]) == ("failed", "tool_call_broken")
 
 
 # -- stored responses

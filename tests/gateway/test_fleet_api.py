@@ -45,6 +45,7 @@ async def test_the_fleet_is_shown_with_what_was_seen_of_it(
     assert [place["id"] for place in view["datacenters"]] == ["dc-0", "dc-1", "dc-99"]
     assert view["models"][0] | {"waiting": 0} == {
         "id": MODEL, "revision": "r1", "deployments": 2, "serving": 2, "waiting": 0,
+        "tool_call_answers": 0, "tool_call_error_rate": None,
     }  # fmt: skip
     first = view["deployments"][0]
     assert (first["id"], first["state"], first["breaker"]) == ("engine-0", "serving", "closed")

@@ -144,6 +144,28 @@ async def test_the_constraint_goes_with_the_request(
     assert body["messages"] == MESSAGES
 
 
+async def test_allowed_tools_leave_the_prompt_as_it_is_and_bind_the_grammar(
+    start_gateway: StartGateway, engine: MockEngine, written: RunningGateway
+):
+    """The engine finds the prompt in its cache, whatever is allowed at this turn."""
+    await written.chat(tools=TOOLS)
+    before = sent(engine)["messages"]
+    listed = {"mode": "required", "tools": [NAMED]}
+    choice = {"type": "allowed_tools", "allowed_tools": listed}
+    engine.say(text_of("hermes", ("weather", {"city": "x", "days": 0})))  # no grammar holds a mock
+    await written.chat(tools=TOOLS, tool_choice=choice)
+    body = sent(engine)
+    assert body["messages"] == before
+    assert "news" in body["grammar"]
+    assert "weather" not in body["grammar"]
+    assert await written.metric("prime_tool_call_errors_total", error="UnknownName") == 1
+    others = await start_gateway(engine, tool_parser=GatewayParser("hermes"))
+    await others.chat(tools=TOOLS, tool_choice=choice)
+    body = sent(engine)
+    assert body["tools"] == TOOLS
+    assert "weather" not in json.dumps(body["response_format"])
+
+
 async def test_tools_stand_in_the_system_message(written: RunningGateway, engine: MockEngine):
     await written.chat(tools=TOOLS)
     system, *rest = sent(engine)["messages"]

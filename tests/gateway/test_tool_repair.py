@@ -67,6 +67,8 @@ def stream(request: pytest.FixtureRequest) -> bool:
         "calls-2", "calls-2.finish-stop", "calls-2.no-ids", "calls-2.same-ids",
         "calls-2.no-indices", "calls-2.same-indices", "calls-2.repeat-names",
         "calls-2.object-arguments", "calls-2.no-ids.no-indices", "calls-2.no-ids.same-indices",
+        "calls-2.same-ids.same-indices", "calls-2.same-ids.no-indices",
+        "calls-2.repeat-names.same-indices",
     ],
 )  # fmt: skip
 async def test_calls_that_are_told_wrong_are_given_right(
@@ -83,6 +85,24 @@ async def test_calls_that_are_told_wrong_are_given_right(
     assert len(set(ids)) == 2
     assert choice["message"]["content"] is None
     assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        "calls-2.same-ids.same-indices", "calls-2.no-ids.no-indices",
+        "calls-2.repeat-names.same-indices", "calls-2.repeat-names.no-indices",
+    ],
+)  # fmt: skip
+async def test_two_calls_of_one_function_stay_two(
+    gateway: RunningGateway, engine: MockEngine, stream: bool, behaviour: str
+):
+    engine.behave(behaviour)
+    choice = await answered(gateway, stream, tools=TOOLS[:1])
+    calls = choice["message"]["tool_calls"]
+    assert names(choice) == ["weather"] * 2
+    assert [call["function"]["arguments"] for call in calls] == ['{"city":"word","days":0}'] * 2
+    assert len({call["id"] for call in calls}) == 2
 
 
 async def test_arguments_left_empty_are_an_empty_object(

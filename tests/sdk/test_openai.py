@@ -154,6 +154,52 @@ def test_tools_are_passed_through_and_their_calls_come_back(
     assert again.choices[0].finish_reason == "stop"
 
 
+def named(*names: str) -> Any:
+    return [{"type": "function", "function": {"name": name}} for name in names]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools_are_the_only_ones_that_can_be_called(
+    client: openai.OpenAI, processes: Processes, mode: Any
+):
+    other: Any = {**TOOLS[0], "function": {**TOOLS[0]["function"], "name": "time"}}
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named("time")}}
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, tools=[*TOOLS, other], tool_choice=choice
+    )
+    body = processes.requests()[-1]["body"]
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["time"]
+    assert body["tool_choice"] == mode
+    assert answer.choices[0].finish_reason == ("tool_calls" if mode == "required" else "stop")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "param"),
+    [
+        ({"mode": "auto", "tools": named("wether")},
+         "tool_choice.allowed_tools.tools[0].function.name"),
+        ({"mode": "auto", "tools": named("weather", "x")},
+         "tool_choice.allowed_tools.tools[1].function.name"),
+        ({"mode": "auto", "tools": []}, "tool_choice.allowed_tools.tools"),
+        ({"mode": "none", "tools": named("weather")}, "tool_choice.allowed_tools.mode"),
+        ({"tools": named("weather")}, "tool_choice.allowed_tools.mode"),
+        ({"mode": "auto", "tools": [{"type": "mcp", "server_label": "x"}]},
+         "tool_choice.allowed_tools.tools[0].type"),
+    ],
+)  # fmt: skip
+def test_allowed_tools_that_are_none_are_refused_by_their_place(
+    client: openai.OpenAI, allowed: Any, param: str
+):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, tools=TOOLS,
+            tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+        )  # fmt: skip
+    assert caught.value.param == param
+    if "wether" in str(allowed):
+        assert "Did you mean weather?" in caught.value.message
+
+
 def test_tool_calls_of_a_stream_are_put_together(client: openai.OpenAI, processes: Processes):
     processes.behave("calls-3")
     with client.chat.completions.stream(model=MODEL, messages=MESSAGES, tools=TOOLS) as stream:

@@ -249,6 +249,19 @@ def test_allowed_tools_are_the_only_ones_offered(client: openai.OpenAI, processe
     body = processes.requests()[-1]["body"]
     assert [tool["function"]["name"] for tool in body["tools"]] == ["time"]
     assert body["tool_choice"] == "required"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(
+            model=MODEL,
+            input=ASKED,
+            tools=[other],
+            tool_choice={
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "tiem"}],
+            },
+        )
+    assert caught.value.param == "tool_choice.tools[0].name"
+    assert "Did you mean time?" in caught.value.message
 
 
 # -- errors

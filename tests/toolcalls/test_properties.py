@@ -95,3 +95,51 @@ def test_text_without_markers_is_content_byte_for_byte(name: str, text: str):
     message = read(form, read_tools([{"name": "f"}]), list(text))
     assert (message.content or "") == text
     assert message.calls == ()
+
+
+def read_cut(form: ToolFormat, tools: Any, pieces: list[str], mode: ReasoningMode) -> Message:
+    """A text that somebody else ended: a limit, or a stop string."""
+    parser = Parser(form, tools, reasoning=mode)
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    return collect([*events, *parser.finish(cut=True)])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=25, deadline=None)
+@given(drawn=tool_calls(), data=st.data())
+def test_a_text_that_was_cut_is_the_beginning_of_what_it_would_have_been(
+    name: str, drawn: Any, data: st.DataObject
+):
+    form = load()[name]
+    raw_tools, calls = drawn
+    try:
+        text = "Let me see. " + form.render_all(calls)
+    except Unwritable:
+        assume(False)
+    tools = read_tools(raw_tools)
+    full = parse(text, form, tools)
+    cut = text[: data.draw(st.integers(0, len(text)))]
+    message = read_cut(form, tools, data.draw(cuts(cut)), "none")
+    assert message == read_cut(form, tools, [cut], "none") == read_cut(form, tools, [*cut], "none")
+    assert "Let me see. ".startswith(message.content or "")
+    assert [call.name for call in message.calls] == [
+        call.name for call in full.calls[: len(message.calls)]
+    ]
+    for got, would in zip(message.calls[:-1], full.calls, strict=False):
+        assert got == would
+    if message.calls:
+        last, would = message.calls[-1], full.calls[len(message.calls) - 1]
+        assert last == would or would.arguments.startswith(last.arguments)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_any_text_that_was_cut_reads_the_same_whatever_its_pieces(name: str, data: st.DataObject):
+    form = load()[name]
+    tools = read_tools([{"name": "f", "parameters": {"properties": {"v": {}}}}, {"name": "now"}])
+    text = data.draw(pieces_of_markup(markers_of(form)))
+    mode = data.draw(st.sampled_from(MODES))
+    message = read_cut(form, tools, [text], mode)
+    assert read_cut(form, tools, list(text), mode) == message
+    assert read_cut(form, tools, data.draw(cuts(text)), mode) == message

@@ -105,12 +105,16 @@ def gateway(
     """
     from prime_inference import compose
     from prime_inference.cli.folders import state_folder
-    from prime_inference.toolcalls.format import load
+    from prime_inference.domain.errors import InvalidRequest
+    from prime_inference.toolcalls.format import format_named
 
     if engine not in compose.ENGINE_PARAMETERS:
         raise WrongUsage(f"--engine is one of {', '.join(compose.ENGINE_PARAMETERS)}.")
-    if tool_format is not None and tool_format not in load():
-        raise WrongUsage(f"--tool-format is one of {', '.join(load())}.")
+    try:
+        if tool_format is not None:
+            format_named(tool_format)
+    except InvalidRequest as error:
+        raise WrongUsage(f"--tool-format: {error}") from None
     try:
         listen = compose.ListenOptions(
             state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),

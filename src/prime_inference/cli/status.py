@@ -17,10 +17,12 @@ from prime_inference.cli.terminal import Column, Terminal
 EPILOG = json_help(
     "{replica, replicas, degraded, error, store_error, changes: [{deployment, change, values}],"
     " datacenters: [{id, deployments, serving, slots, leased, in_flight}], models: [{id, revision,"
-    " deployments, serving, waiting}], deployments: [{id, model, datacenter, base_url, engine,"
-    " state, breaker, cause, healthy, slots, leased, in_flight, lease_lapsed, p50_first_token_s,"
-    " p99_first_token_s, error_rate, answered, failed, refused}], caches: [{id, datacenter, cached,"
-    " router_hits, host_hits, queue_s, transfer_s}]}; one document a line with --watch",
+    " deployments, serving, waiting, tool_call_answers, tool_call_error_rate}], deployments: [{id,"
+    " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
+    " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
+    " refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}], caches: [{id,"
+    " datacenter, cached, router_hits, host_hits, queue_s, transfer_s}]}; one document a line"
+    " with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
 NOTHING = "-"
@@ -32,6 +34,13 @@ DATACENTERS = [
     Column("In flight", "right"),
     Column("Leased", "right"),
     Column("Slots", "right"),
+]
+MODELS = [
+    Column("Model"),
+    Column("Deployments", "right"),
+    Column("Serving", "right"),
+    Column("Waiting", "right"),
+    Column("Tool calls wrong", "right"),
 ]
 DEPLOYMENTS = [
     Column("Deployment"),
@@ -46,6 +55,7 @@ DEPLOYMENTS = [
     Column("First token p50", "right"),
     Column("p99", "right"),
     Column("Errors", "right"),
+    Column("Tool calls wrong", "right"),
 ]
 CHANGES = [Column("Changed over the file"), Column("How"), Column("Now")]
 
@@ -75,8 +85,11 @@ def status(
     """Show the fleet as one gateway sees it: state, breaker, slots, first token, errors.
 
     In flight and leased are this gateway's own; first token and errors are those of the last
-    minute and the last seconds. Cached is what engines say in their answers of the last half
-    hour; the other figures of caches are the workers' own, since they started.
+    minute and the last seconds. Tool calls wrong is the public tool-call error rate: of the answers
+    of the last two hours that finished with tool calls, those with a wrong one. A deployment marked
+    (behind) is offered requests with tools after the others of its model. Cached is what engines
+    say in their answers of the last half hour; the other figures of caches are the workers' own,
+    since they started.
 
     Examples:
       prime inference status
@@ -99,13 +112,19 @@ def status(
 
 
 def show(view: Mapping[str, Any], terminal: Terminal) -> None:
-    """Both tables, and what is wrong."""
+    """The three tables, and what is wrong."""
     places = [
         [one["id"], *(str(one[key]) for key in ("deployments", "serving", "in_flight", "leased",
                                                  "slots"))]
         for one in view["datacenters"]
     ]  # fmt: skip
     terminal.table("Datacenters", DATACENTERS, places)
+    terminal.line()
+    models = [
+        [one["id"], *(str(one[key]) for key in ("deployments", "serving", "waiting")), _calls(one)]
+        for one in view["models"]
+    ]
+    terminal.table("Models", MODELS, models)
     terminal.line()
     show_deployments(view["deployments"], terminal)
     show_caches(view["caches"], terminal)
@@ -176,7 +195,13 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         _seconds(one["p50_first_token_s"]),
         _seconds(one["p99_first_token_s"]),
         f"{one['error_rate']:.1%}",
+        f"{_calls(one)}{' (behind)' if one['tool_calls_behind'] else ''}",
     ]
+
+
+def _calls(one: Mapping[str, Any]) -> str:
+    rate = one["tool_call_error_rate"]
+    return NOTHING if rate is None else f"{rate:.1%} of {one['tool_call_answers']}"
 
 
 def _share(value: float | None) -> str:

@@ -25,6 +25,7 @@
         ├── UpstreamUnreachable       502  provider_unavailable
         │   └── NoConnection          502  provider_unavailable
         ├── UpstreamMalformed         502  provider_unavailable
+        │   └── ToolCallBroken        502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
         ├── UpstreamDown              502  provider_unavailable
@@ -262,6 +263,12 @@ class UpstreamMalformed(UpstreamFailure):
     """The upstream's bytes are not the protocol it should speak."""
 
     code = "upstream_malformed"
+
+
+class ToolCallBroken(UpstreamMalformed):
+    """The model wrote a call that the client's dialect has no way to tell."""
+
+    code = "tool_call_broken"
 
 
 class UpstreamCut(UpstreamFailure):

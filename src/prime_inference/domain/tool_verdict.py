@@ -13,6 +13,12 @@ schema refuses. The buckets of OpenRouter's public tool-call error rate."""
 TOOL_ERRORS: tuple[ToolError, ...] = ("InvalidJson", "UnknownName", "SchemaMismatch")
 
 
+Cut = Literal["length", "stop"]
+"""The length limit, or a stop string of the caller's."""
+
+CUTS: tuple[Cut, ...] = ("length", "stop")
+
+
 class ToolVerdict(Struct, frozen=True, gc=False):
     """One answer to a request with tools that had calls, or had to have some."""
 
@@ -22,3 +28,6 @@ class ToolVerdict(Struct, frozen=True, gc=False):
     errors: tuple[ToolError, ...] = ()  # each once, whatever number of calls has it
     missing: bool = False  # a call was required, and none came
     judged: bool = True  # False: the schema was too much work, which counts as no error
+    cut: Cut | None = None  # what ended a call that is no fault of the model's
+    only_cut: bool = False  # there was no other call to judge
+    caller: int = 0  # whose tools they were, to tell callers apart within one process

@@ -6,6 +6,7 @@ from functools import partial
 
 from prime_inference.domain.errors import (
     ContextLengthExceeded,
+    ToolCallBroken,
     UpstreamCut,
     UpstreamFailure,
     UpstreamMalformed,
@@ -31,7 +32,7 @@ from prime_inference.reliability.slots import Slot
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http_client import Response
 from prime_inference.wire.openai.answers import Answer, decode_answer, whole_usage
-from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
+from prime_inference.wire.openai.calls import CallRules
 from prime_inference.wire.openai.collect import AnswerCollector
 from prime_inference.wire.openai.embeddings import rebuild_embeddings
 from prime_inference.wire.openai.estimate import estimated_tokens
@@ -86,9 +87,9 @@ class Attempts:
                 response = await self._open(run, model, upstream, clocks, path, body)
             await relay.relay(EventStream(response), clocks)
             if tools is not None:
-                self._tool_calls.answered(tools, relay.calls)
+                self._tool_calls.answered(tools, relay.calls, run.key.tenant)
         except UpstreamFailure as failure:
-            self._mend(run, relay, upstream, slot, failure)
+            self._mend(run, relay, upstream, slot, failure, tools)
         finally:
             self._ended(run, relay, response, clocks)
 
@@ -126,9 +127,9 @@ class Attempts:
             try:
                 await relay.relay(reader, clocks, events)
                 if tools is not None:
-                    self._tool_calls.answered(tools, relay.calls)
+                    self._tool_calls.answered(tools, relay.calls, run.key.tenant)
             except UpstreamFailure as failure:
-                self._mend(run, relay, upstream, slot, failure)
+                self._mend(run, relay, upstream, slot, failure, tools)
             finally:
                 self._ended(run, relay, response, clocks)
 
@@ -145,8 +146,11 @@ class Attempts:
         upstream: Upstream,
         slot: Slot,
         failure: UpstreamFailure,
+        tools: AnswerTools | None,
     ) -> None:
         """End an answer of which only the word of its end is missing. Raises `failure` if not."""
+        if tools is not None and isinstance(failure, ToolCallBroken):
+            self._tool_calls.answered(tools, relay.calls, run.key.tenant)
         if not self._is_long_enough(run, relay, upstream):
             if relay.committed:
                 self._judge(run, relay, failure)
@@ -172,7 +176,7 @@ class Attempts:
         self, run: Run, keep_record: bool, upstream: Upstream, tools: AnswerTools | None
     ) -> tuple[bytes, Said | None, CallRules]:
         """The body, the record of the answer if one is kept, and how tool calls are found."""
-        rules = ANY_CALLS if tools is None else tools.rules
+        rules = run.operation.call_rules if tools is None else tools.rules
         if keep_record and rules.new_reader is None:  # what a parser holds back cannot go on
             return *continuation.begin(run.operation, upstream.deployment), rules
         return await self._body(run, upstream), None, rules
@@ -304,14 +308,15 @@ class Attempts:
         else:
             answer = decode_answer(await response.read(MAX_ANSWER_BYTES))
             run.usage = whole_usage(answer)
-            if tools is None:
+            if tools is None and not run.operation.call_rules.objects:
                 return answer
             collector = _collector(run, tools)
             collector.take_whole(answer)
-        answer = collector.answer()
-        if tools is not None:
-            self._tool_calls.answered(tools, collector.calls)
-        return answer
+        try:
+            return collector.answer()
+        finally:
+            if tools is not None and collector.finished:
+                self._tool_calls.answered(tools, collector.calls, run.key.tenant)
 
     @staticmethod
     async def _collect(
@@ -378,7 +383,7 @@ def _collector(run: Run, tools: AnswerTools | None) -> AnswerCollector:
         operation.shape,
         operation.choices,
         answer_id=run.answer_id,
-        rules=ANY_CALLS if tools is None else tools.rules,
+        rules=operation.call_rules if tools is None else tools.rules,
     )
 
 

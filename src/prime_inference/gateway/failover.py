@@ -25,12 +25,13 @@ from prime_inference.gateway.evacuation import Evacuation, Stay
 from prime_inference.gateway.hedging import Contend, Hedge
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import Homes
-from prime_inference.gateway.tries import Place, Tries, is_full
+from prime_inference.gateway.tries import Place, Tries, is_full, offered
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
 from prime_inference.reliability.runner import begin
 from prime_inference.reliability.slots import Refusal, Slot
+from prime_inference.routing.tool_calls import ToolCallRanking
 
 T = TypeVar("T")
 Attempt = Callable[[Upstream, Slot, Stay[T] | None], Awaitable[T]]
@@ -40,8 +41,15 @@ Next = tuple[Upstream, Slot, Attempt[T]]
 class Failover:
     """Finds a deployment that answers."""
 
-    def __init__(self, guard: Guard, upstreams: Upstreams, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        upstreams: Upstreams,
+        deadlines: Deadlines,
+        ranking: ToolCallRanking,
+    ) -> None:
         self._guard = guard
+        self._ranking = ranking
         self._upstreams = upstreams
         self._deadlines = deadlines
         self._homes = Homes()
@@ -69,7 +77,7 @@ class Failover:
         while True:
             second: Next[T] | None = None
             if isinstance(slot, Refusal):
-                tries = tries or Tries(guard, self._upstreams, run)
+                tries = tries or Tries(guard, self._upstreams, self._ranking, run)
                 tries.refused(upstream, slot)
             else:
                 run.deployment = upstream.deployment.id
@@ -86,7 +94,7 @@ class Failover:
                     if hedge is None or (second := hedge.overtook()) is None:
                         raise
                     slot.late(whole=not run.operation.stream)
-                    tries = Tries(guard, self._upstreams, run)
+                    tries = Tries(guard, self._upstreams, self._ranking, run)
                     tries.left(upstream)
                 else:
                     _answered(run, slot, measure=len(able) > 1)
@@ -117,7 +125,7 @@ class Failover:
         """Another deployment and a slot on it, if the budget has room for a second attempt."""
         guard = self._guard
         by_id = {each.deployment.id: each for each in able if each is not upstream}
-        for name in guard.candidates(run.model):
+        for name in offered(guard, self._ranking, run):
             if name not in by_id or guard.is_ejected(name):
                 continue
             slot = guard.admit(name)
@@ -133,7 +141,7 @@ class Failover:
         """What has been tried; made when something has gone wrong."""
         if tries is None and stay is not None:
             tries = stay.tries
-        return tries or Tries(self._guard, self._upstreams, run)
+        return tries or Tries(self._guard, self._upstreams, self._ranking, run)
 
     def _refuge(self, stay: Stay[Any]) -> Place | None:
         """Where a request that waits in vain can go on."""
@@ -171,13 +179,15 @@ class Failover:
     def _first(self, run: Run, able: Sequence[Upstream]) -> Upstream:
         """The session's own, else the best; any, if the guard offers none of the able."""
         by_id = {upstream.deployment.id: upstream for upstream in able}
-        offered = [name for name in self._guard.candidates(run.model) if name in by_id]
-        if not offered:
+        names = [name for name in offered(self._guard, self._ranking, run) if name in by_id]
+        if not names:
             return able[0]
         # who is offered although he is ejected is to be probed, whatever session comes by
-        if run.session and not self._guard.is_ejected(offered[0]):
-            return by_id[self._homes.choose(run.session, by_id, offered)]
-        return by_id[offered[0]]
+        if run.session and not self._guard.is_ejected(names[0]):
+            if run.operation.tools is not None:
+                names = self._ranking.best(names)
+            return by_id[self._homes.choose(run.session, by_id, names)]
+        return by_id[names[0]]
 
     def _failed(self, run: Run, upstream: Upstream, slot: Slot, failure: UpstreamFailure) -> None:
         """Note how an attempt failed. Raises the failure if no other deployment can mend it."""

@@ -6,19 +6,19 @@ for. Names and labels are a contract with dashboards and alert rules (deploy/).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from prime_inference.gateway.canary import Canaries
-from prime_inference.gateway.fleet_status import STATES, DeploymentView, FleetView, fleet_view
+from prime_inference.gateway.fleet_status import STATES, DeploymentView, FleetView
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.readiness import HealthChecks
-from prime_inference.ports.catalog import Catalog
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
+from prime_inference.routing.tool_calls import ToolCallRanking
 
 PLACE = ("deployment", "datacenter", "model")
 GAUGES = {
@@ -26,6 +26,7 @@ GAUGES = {
     "leased": "Of these, slots that this replica may fill now.",
     "in_flight": "Requests of this replica that the deployment works on now.",
     "lease_lapsed": "1 while this replica goes by its safe capacity: its lease has ended.",
+    "tool_calls_behind": "1 while requests with tools are offered it last: it gets calls wrong.",
 }
 QUANTILES = {"0.5": "p50_first_token_s", "0.99": "p99_first_token_s"}
 
@@ -35,14 +36,15 @@ class FleetMetrics(Collector):
     """Everything that decides where requests go."""
 
     live: LiveFleet
-    catalog: Catalog
+    view: Callable[[], FleetView]
     guard: Guard
+    ranking: ToolCallRanking
     runner: Runner
     health: HealthChecks
     canaries: Canaries
 
     def collect(self) -> Iterator[Metric]:
-        view = fleet_view(self.live, self.catalog, self.guard)
+        view = self.view()
         yield from _deployments(view.deployments)
         yield from self._replica(view)
         yield from self._decisions()
@@ -81,6 +83,13 @@ class FleetMetrics(Collector):
             {(name, state.value, cause.value): count
              for (name, state, cause), count in decisions.breakers.items()},
             ("deployment", "state", "cause"),
+        )  # fmt: skip
+        yield _counter(
+            "prime_tool_call_rank_changes",
+            "Times that a deployment was put behind the others for requests with tools, or back.",
+            {(name, "behind" if behind else "back"): n
+             for (name, behind), n in self.ranking.changes.items()},
+            ("deployment", "rank"),
         )  # fmt: skip
         yield _counter(
             "prime_slot_refusals",
@@ -155,6 +164,14 @@ def _deployments(deployments: Sequence[DeploymentView]) -> Iterator[Metric]:
          for quantile, key in QUANTILES.items()
          if (value := getattr(one, key)) is not None},
         (*PLACE, "quantile"),
+    )  # fmt: skip
+    yield _gauge(
+        "prime_deployment_tool_call_error_rate",
+        "Of answers of the last two hours that finished with tool calls: with a wrong one, 0 to 1.",
+        {place: value
+         for place, one in places.items()
+         if (value := one.tool_call_error_rate) is not None},
+        PLACE,
     )  # fmt: skip
     yield _counter(
         "prime_deployment_attempts",

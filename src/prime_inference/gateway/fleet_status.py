@@ -7,13 +7,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from prime_inference.domain.models import Deployment
+from prime_inference.domain.models import Deployment, Model
 from prime_inference.gateway.cache_figures import CacheView
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.status import DeploymentStatus
+from prime_inference.routing.tool_calls import ToolCallRanking
 
 STATES = ("serving", "ejected", "unhealthy", "draining", "drained")
 
@@ -40,6 +42,9 @@ class DeploymentView(Struct, frozen=True):
     answered: int
     failed: int
     refused: int
+    tool_call_answers: int  # of the last two hours, that finished with tool calls
+    tool_call_error_rate: float | None  # of those, with a wrong call: the public definition
+    tool_calls_behind: bool  # requests with tools are offered it last
 
 
 class DatacenterView(Struct, frozen=True):
@@ -59,6 +64,8 @@ class ModelView(Struct, frozen=True):
     deployments: int
     serving: int
     waiting: int  # requests in line for a slot
+    tool_call_answers: int  # over its deployments, as theirs
+    tool_call_error_rate: float | None
 
 
 class ChangeView(Struct, frozen=True):
@@ -90,14 +97,20 @@ class FleetView(Struct, frozen=True):
 def fleet_view(
     live: LiveFleet,
     catalog: Catalog,
+    upstreams: Upstreams,
     guard: Guard,
+    ranking: ToolCallRanking,
     caches: Sequence[CacheView] = (),
     store_error: str | None = None,
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
     listed = [one for model in catalog.models() for one in catalog.deployments(model.id)]
-    deployments = [_deployment(one, known.get(one.id)) for one in listed]
+    calls = {one.id: upstreams.answers_with_calls(one.id) for one in listed}
+    deployments = [
+        _deployment(one, known.get(one.id), calls[one.id], behind=ranking.is_behind(one.id))
+        for one in listed
+    ]
     names = live.fleet.datacenters if live.fleet is not None else ()
     places = dict.fromkeys([*names, *(one.datacenter for one in listed)])
     return FleetView(
@@ -109,18 +122,39 @@ def fleet_view(
         changes=[ChangeView(one.deployment, one.change, one.values) for one in live.overrides],
         datacenters=[_datacenter(place, deployments) for place in places],
         models=[
-            ModelView(
-                model.id,
-                model.revision,
-                sum(one.model == model.id for one in deployments),
-                sum(one.model == model.id and one.state == "serving" for one in deployments),
+            _model(
+                model,
+                [one for one in deployments if one.model == model.id],
                 guard.waiting(model.id),
+                calls,
             )
             for model in catalog.models()
         ],
         deployments=deployments,
         caches=caches,
     )
+
+
+def _model(
+    model: Model,
+    deployments: Sequence[DeploymentView],
+    waiting: int,
+    calls: Mapping[str, tuple[int, int]],
+) -> ModelView:
+    answers = sum(calls[one.id][0] for one in deployments)
+    return ModelView(
+        model.id,
+        model.revision,
+        len(deployments),
+        sum(one.state == "serving" for one in deployments),
+        waiting,
+        answers,
+        _rate(answers, sum(calls[one.id][1] for one in deployments)),
+    )
+
+
+def _rate(answers: int, wrong: int) -> float | None:
+    return wrong / answers if answers else None
 
 
 def _datacenter(name: str, deployments: Sequence[DeploymentView]) -> DatacenterView:
@@ -135,7 +169,9 @@ def _datacenter(name: str, deployments: Sequence[DeploymentView]) -> DatacenterV
     )
 
 
-def _deployment(spec: Deployment, status: DeploymentStatus | None) -> DeploymentView:
+def _deployment(
+    spec: Deployment, status: DeploymentStatus | None, calls: tuple[int, int], *, behind: bool
+) -> DeploymentView:
     """`status` is None once the guard has forgotten it: it has drained."""
     return DeploymentView(
         id=spec.id,
@@ -157,6 +193,9 @@ def _deployment(spec: Deployment, status: DeploymentStatus | None) -> Deployment
         answered=status.answered if status else 0,
         failed=status.failed if status else 0,
         refused=status.refused if status else 0,
+        tool_call_answers=calls[0],
+        tool_call_error_rate=_rate(*calls),
+        tool_calls_behind=behind,
     )
 
 

@@ -32,6 +32,7 @@ from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.reliability.guard import Guard
+from prime_inference.routing.tool_calls import ToolCallRanking
 from prime_inference.wire.http import Reply, header_lines
 from prime_inference.wire.openai.errors import JSON_TYPE
 
@@ -50,6 +51,7 @@ class Inference:
         guard: Guard,
         settlement: Settlement,
         tool_calls: ToolCalls,
+        ranking: ToolCallRanking,
         *,
         clocks: ClockLimits,
         keep_alive_seconds: float,
@@ -61,7 +63,7 @@ class Inference:
         self._settlement = settlement
         self.in_flight = 0
         self._deadlines = Deadlines()
-        self._failover = Failover(guard, upstreams, self._deadlines)
+        self._failover = Failover(guard, upstreams, self._deadlines, ranking)
         self._attempts = Attempts(clocks, self._deadlines, tool_calls)
         self._keep_alive_seconds = keep_alive_seconds
 

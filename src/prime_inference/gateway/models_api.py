@@ -17,6 +17,7 @@ from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.operations import OWN
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.ports.catalog import Catalog
+from prime_inference.routing.tool_calls import ToolCallRanking
 
 PER_MILLION = Decimal(1_000_000)
 ACCEPTED = sorted(OWN - {"model", "messages", "prompt", "input", "usage"})
@@ -29,12 +30,14 @@ class ModelsApi:
         self,
         catalog: Catalog,
         upstreams: Upstreams,
+        ranking: ToolCallRanking,
         monotonic: Callable[[], float],
         price: Callable[[str], Price | None] = lambda model: None,
     ) -> None:
         self._price = price
         self._catalog = catalog
         self._upstreams = upstreams
+        self._ranking = ranking
         self._monotonic = monotonic
 
     def list(self) -> dict[str, object]:
@@ -112,7 +115,8 @@ class ModelsApi:
             "uptime_last_1d": statistics.uptime(now, 24 * 60),
             "latency_last_30m": statistics.first_token(now),
             "throughput_last_30m": statistics.throughput(now),
-            "tool_call_error_rate_last_2h": statistics.tool_call_error_rate(now, 120),
+            "tool_call_error_rate_last_2h": statistics.tool_call_error_rate(now),
+            "tool_calls_deprioritised": self._ranking.is_behind(upstream.deployment.id),
         }
 
     def _pricing(self, model: Model) -> dict[str, object]:

@@ -20,7 +20,9 @@ from prime_inference.gateway.toolcalls.answer import AnswerTools
 from prime_inference.gateway.toolcalls.constrain import constrain
 from prime_inference.gateway.toolcalls.request import RequestTools
 from prime_inference.wire.openai.bounds import alternatives, unenforced
+from prime_inference.wire.openai.calls import ANY_CALLS, CallRules
 from prime_inference.wire.openai.chat_request import (
+    AllowedToolsChoice,
     AudioPart,
     ChatRequest,
     FilePart,
@@ -66,6 +68,9 @@ OTHER_SHAPE: dict[tuple[EngineKind, str], tuple[str, ...]] = {
 
 DROPS_NAMES: frozenset[EngineKind] = frozenset({"llama.cpp"})
 """Engines whose templates never see a message's `name`."""
+
+OBJECTS_ONLY = frozenset({"msg_"})
+"""Dialects in which a call's arguments are an object, not text, by their answers' ids."""
 
 IGNORES_KEYWORDS = frozenset({"llama.cpp"})
 """Engines that leave out of a schema what their grammar cannot say, without a word."""
@@ -142,6 +147,11 @@ class Operation(Struct, frozen=True, gc=False):
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
 
+    @property
+    def call_rules(self) -> CallRules:
+        """What is asked of calls where no tools were offered."""
+        return CallRules(objects=True) if self.id_prefix in OBJECTS_ONLY else ANY_CALLS
+
     def answer_tools(self, deployment: Deployment) -> AnswerTools | None:
         """How an attempt on this deployment finds tool calls; None if there are no tools."""
         return None if self.tools is None else AnswerTools(self.tools, deployment)
@@ -195,6 +205,11 @@ def chat_operation(
     if not request.tools:
         parameters.pop("tool_choice", None)
         parameters.pop("parallel_tool_calls", None)
+    tools = RequestTools(request, objects=id_prefix in OBJECTS_ONLY) if request.tools else None
+    if isinstance(request.tool_choice, AllowedToolsChoice) and tools is not None:
+        # engines do not know this choice; where the gateway writes the prompt, it has all tools
+        parameters["tools"] = tools.callable
+        parameters["tool_choice"] = request.tool_choice.allowed_tools.mode
     schema_alternatives, loose_keyword = _answer_schema(request)
     return Operation(
         route="chat/completions",
@@ -213,7 +228,7 @@ def chat_operation(
         session=session or request.prompt_cache_key or "",
         id_prefix=id_prefix,
         message_name=_message_name(request),
-        tools=RequestTools(request) if request.tools else None,
+        tools=tools,
     )
 
 

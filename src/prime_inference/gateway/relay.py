@@ -15,7 +15,7 @@ from prime_inference.gateway.clocks import AttemptClocks, Deadlines, Watchdog
 from prime_inference.gateway.operations import Operation
 from prime_inference.wire.event_stream import EventStream
 from prime_inference.wire.http import HeaderLines, Reply, header_lines
-from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRules
+from prime_inference.wire.openai.calls import ANY_CALLS, CallRules, ChoiceCalls
 from prime_inference.wire.openai.continued import ContinuedStream
 from prime_inference.wire.openai.errors import error_object
 from prime_inference.wire.openai.said import Said
@@ -77,8 +77,8 @@ class StreamRelay:
         return self._stream.said
 
     @property
-    def calls(self) -> list[tuple[str, list[Call]]]:
-        """The finish reason and the tool calls of each choice, once the answer has finished."""
+    def calls(self) -> list[ChoiceCalls]:
+        """What became of the tool calls of each choice, once the answer has finished."""
         return self._stream.calls
 
     def begin(self, first_token: Callable[[], None], stream: AnswerStream) -> None:

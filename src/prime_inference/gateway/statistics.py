@@ -16,6 +16,7 @@ from itertools import accumulate
 from prime_inference.domain.tool_verdict import TOOL_ERRORS
 
 DAY_MINUTES = 24 * 60
+TOOL_CALL_MINUTES = 120  # of OpenRouter's public tool-call error rate
 PERCENTILE_MINUTES = 30
 PERCENTILES = (50, 75, 90, 99)
 GROWTH = math.log(1.05)  # cells 5 % apart: a percentile is right within 2.5 %
@@ -78,7 +79,16 @@ class EndpointStatistics:
         minute.wrong_calls.update(errors)
         minute.with_wrong_calls += bool(errors)
 
-    def tool_call_error_rate(self, now: float, minutes: int) -> dict[str, float] | None:
+    def answers_with_calls(self, now: float) -> tuple[int, int]:
+        """Answers of the last two hours that finished with tool calls; those with a wrong one."""
+        recent = self._last(now, TOOL_CALL_MINUTES)
+        return sum(each.with_calls for each in recent), sum(
+            each.with_wrong_calls for each in recent
+        )
+
+    def tool_call_error_rate(
+        self, now: float, minutes: int = TOOL_CALL_MINUTES
+    ) -> dict[str, float] | None:
         """Percent of the answers that finished with tool calls of which one was wrong, in all and
         by kind of error; None without any such answer."""
         recent = self._last(now, minutes)

@@ -15,6 +15,7 @@ from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
     NoConnection,
+    ToolCallBroken,
     UpstreamFailure,
     UpstreamTimeout,
 )
@@ -25,6 +26,7 @@ from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import wait_for_slot
 from prime_inference.reliability.slots import Refusal, Slot
+from prime_inference.routing.tool_calls import ToolCallRanking
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
@@ -36,8 +38,11 @@ Place = tuple[Upstream, Slot]
 class Tries:
     """What has been tried for one request, and what comes next."""
 
-    def __init__(self, guard: Guard, upstreams: Upstreams, run: Run) -> None:
+    def __init__(
+        self, guard: Guard, upstreams: Upstreams, ranking: ToolCallRanking, run: Run
+    ) -> None:
         self._guard = guard
+        self._ranking = ranking
         self._upstreams = upstreams
         self._run = run
         self._count = 0
@@ -112,17 +117,18 @@ class Tries:
         `committed`: content was sent; `came_further`: some of it by this try. Its end counts
         as a try, as that of any other. None: nobody else can take the request, or none may.
         """
-        guard, model, mine = self._guard, self._run.model, left.deployment.id
+        guard, run, mine = self._guard, self._run, left.deployment.id
         if not came_further and self._count + 1 >= MOST_TRIES:
             return None
         able = self._able(left.deployment if committed else None)
-        names = [n for n in guard.candidates(model) if n in able and not guard.is_ejected(n)]
+        best_first = offered(guard, self._ranking, run)
+        names = [n for n in best_first if n in able and not guard.is_ejected(n)]
         if not came_further:
             names.sort(key=self._seen.__contains__)  # untried ones first
         for name in names:
             slot = guard.admit(name) if name != mine else None
             if isinstance(slot, Slot):
-                if guard.may_retry(model, mine, moved=self._moved):
+                if guard.may_retry(run.model, mine, moved=self._moved):
                     self._moved = True
                     return able[name], slot
                 slot.release()
@@ -132,7 +138,7 @@ class Tries:
     def _untried(self) -> Upstream | None:
         """The best of those that this round has not seen."""
         able = self._able()
-        for name in self._guard.candidates(self._run.model):
+        for name in offered(self._guard, self._ranking, self._run):
             if name in able and name not in self._seen:
                 return able[name]
         return None
@@ -220,11 +226,12 @@ class Tries:
         return allowed
 
     def _worth_another_round(self, worst: UpstreamFailure) -> bool:
-        """Not for what a pause does not change: a context, clocks that ran out, too long a pause.
+        """Not for what a pause does not change: a context, clocks that ran out, a model that
+        breaks its calls, too long a pause.
 
         Where others had no slot, it changes that.
         """
-        if isinstance(worst, UpstreamTimeout | ContextTooSmall) and not self._full:
+        if isinstance(worst, UpstreamTimeout | ContextTooSmall | ToolCallBroken) and not self._full:
             return False
         return self._count < MOST_TRIES and self._paused <= LONGEST_PAUSE
 
@@ -232,6 +239,14 @@ class Tries:
         if self._cut is not None:  # not that nobody could go on
             return self._cut
         return min(self._failures or self._earlier, key=_says_less)
+
+
+def offered(guard: Guard, ranking: ToolCallRanking, run: Run) -> list[str]:
+    """Who may serve the request, best first; with tools, who gets calls wrong is last."""
+    names = guard.candidates(run.model)
+    if run.operation.tools is None or not names or guard.is_ejected(names[0]):
+        return names  # an ejected one at the head is to be probed
+    return ranking.ranked(names)
 
 
 def is_full(failure: UpstreamFailure) -> bool:

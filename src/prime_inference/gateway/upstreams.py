@@ -112,6 +112,11 @@ class Upstreams:
         if upstream is not None and verdict.finished_with_calls:
             upstream.statistics.tool_calls(self._now(), verdict.errors)
 
+    def answers_with_calls(self, deployment_id: str) -> tuple[int, int]:
+        """See `EndpointStatistics`; (0, 0) for a deployment that has not been in use."""
+        upstream = self._by_id.get(deployment_id)
+        return (0, 0) if upstream is None else upstream.statistics.answers_with_calls(self._now())
+
     def close(self) -> None:
         for pool in [*self._retired, *(each.pool for each in self._by_id.values())]:
             pool.close()

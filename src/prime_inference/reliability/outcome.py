@@ -8,11 +8,14 @@ from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
     NoConnection,
+    ToolCallBroken,
     UpstreamDown,
     UpstreamFailure,
     UpstreamRefused,
     UpstreamTimeout,
 )
+
+_NEUTRAL = (UpstreamRefused, ContextTooSmall, CapacityExhausted, UpstreamDown, ToolCallBroken)
 
 
 class Outcome(enum.Enum):
@@ -21,7 +24,8 @@ class Outcome(enum.Enum):
     ANSWERED = enum.auto()  # a whole answer
     FAILED = enum.auto()  # 5xx, timeout, reset, malformed, cut
     UNREACHED = enum.auto()  # a failure too: no connection was made
-    NEUTRAL = enum.auto()  # nothing about the deployment: 4xx, 429, our refusal, client gone
+    NEUTRAL = enum.auto()  # nothing about the deployment: 4xx, 429, our refusal, client gone,
+    # or a call that the model broke: `routing.tool_calls` sees to those
 
 
 def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
@@ -35,7 +39,7 @@ def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
         return Outcome.ANSWERED
     if status >= 500:
         return Outcome.FAILED
-    if isinstance(error, UpstreamRefused | ContextTooSmall | CapacityExhausted | UpstreamDown):
+    if isinstance(error, _NEUTRAL):
         return Outcome.NEUTRAL
     if isinstance(error, NoConnection):
         return Outcome.UNREACHED

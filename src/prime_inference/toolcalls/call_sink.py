@@ -48,6 +48,13 @@ class CallSink:
         quoted = f": {text[:_QUOTED]!r}" if text else ""
         self._problems.append(Problem(Bucket.INVALID_JSON, message + quoted))
 
+    def cut_off(self) -> None:
+        """The text ends inside the call."""
+        self._problems.append(Problem(Bucket.INVALID_JSON, "the call was cut off"))
+        begun = self._begun
+        arguments = "".join(self._parts)
+        self._emit(CallEnded(begun.index, begun.name, arguments, begun.id, tuple(self._problems)))
+
     def end(self) -> None:
         arguments = "".join(self._parts)
         begun = self._begun

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.toolcalls import formats
 from prime_inference.toolcalls.grammar import Grammar
 from prime_inference.toolcalls.json_rules import Note
@@ -144,5 +145,6 @@ def format_named(name: str) -> ToolFormat:
     """Raises `InvalidRequest` for a format that is not there."""
     known = load()
     if name not in known:
-        raise InvalidRequest(f"no format {name[:64]!r}; there are {', '.join(known)}")
+        hint = did_you_mean(name, known)
+        raise InvalidRequest(f"no format {name[:64]!r}; there are {', '.join(known)}.{hint}")
     return known[name]

@@ -5,6 +5,10 @@ cutting it. Two rules hold for all formats. Whitespace that touches a marker (of
 reasoning) belongs to the markers; all other text is content, byte for byte. And what looks
 like the opening of a call but is none, by the format's own syntax, is text: nothing that the
 model wrote is dropped.
+
+A text that somebody else cut (a limit of its length, a stop string) ends where it was last
+certain: a call has the arguments that had come, not closed, and what may have been the opening
+of a call or half a marker is neither content nor call.
 """
 
 from __future__ import annotations
@@ -92,6 +96,8 @@ class Parser:
         self._content = _Prose(self._events, Content)
         self._reasoning = _Prose(self._events, Reasoning)
         self._steps = self._answer(reasoning)
+        self._opening = False
+        self._sink: CallSink | None = None  # of the call that is being read
         self._done = False
 
     def feed(self, text: str) -> list[Event]:
@@ -99,10 +105,29 @@ class Parser:
         self._reader.add(text)
         return self._advance()
 
-    def finish(self) -> list[Event]:
-        """The events that the end of the text makes certain."""
-        self._reader.ended = True
-        return self._advance()
+    @property
+    def amid_call(self) -> bool:
+        """Whether the text ends, so far, inside a call."""
+        return self._sink is not None
+
+    @property
+    def amid_opening(self) -> bool:
+        """Whether it ends behind a call's first marker, before it is known whether it is a call."""
+        return self._opening
+
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """The events that the end of the text makes certain; `cut`: it was not the model's end."""
+        if not cut:
+            self._reader.ended = True
+            return self._advance()
+        if self._sink is not None:
+            self._sink.cut_off()
+        elif self._reader.at == len(self._reader.text):  # nothing waits to be decided
+            self._reasoning.end()
+            self._content.end()
+        events = self._events.copy()
+        self._events.clear()
+        return events
 
     def _advance(self) -> list[Event]:
         if not self._done:
@@ -156,7 +181,9 @@ class Parser:
         """Reads the call that begins here, if one does."""
         reader, form = self._reader, self._format
         at_start = not (self._content.begun or surely)
+        self._opening = True
         opening = yield from form.open(reader, self._tools, known_only=surely, at_start=at_start)
+        self._opening = False
         if isinstance(opening, str):
             prose.write(opening)
             return False
@@ -165,8 +192,10 @@ class Parser:
         tool = self._tools.get(opening.name)
         sink = CallSink(self._events.append, self._calls, opening, tool, self._check)
         self._calls += 1
+        self._sink = sink
         yield from form.read(reader, sink)
         sink.end()
+        self._sink = None
         yield from form.after(reader)
         return True
 

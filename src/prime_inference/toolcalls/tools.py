@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
+from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.toolcalls.normalise import Normal, normalise_arguments
 
 # OpenAI allows letters, digits, `_` and `-`; MCP servers also use `.`, `/` and `:`. None of
@@ -193,5 +194,6 @@ def _chosen_name(raw: object, tools: ToolSet, param: str) -> str:
     if not isinstance(name, str):
         raise InvalidRequest("the function to call needs a name", param=param)
     if name not in tools.by_name:
-        raise InvalidRequest(f"no tool is named {name[:128]!r}", param=param)
+        hint = did_you_mean(name, tools.by_name)
+        raise InvalidRequest(f"no tool is named {name[:128]!r}.{hint}", param=param)
     return name

@@ -61,6 +61,71 @@ def opening(name: str, identity: str | None, arguments: str = "", index: int | N
 
 
 REPAIRS: dict[str, tuple[list[ToolCallDelta], list[tuple[str, str]]]] = {
+    "two functions with one id at one index": (
+        [opening("f", "a"), piece('{"a":1}'), opening("g", "a"), piece('{"a":2}')],
+        [("f", '{"a":1}'), ("g", '{"a":2}')],
+    ),
+    "one function twice with one id at one index": (
+        [opening("f", "a"), piece('{"a"'), piece(":1}"), opening("f", "a"), piece('{"a":2}')],
+        [("f", '{"a":1}'), ("f", '{"a":2}')],
+    ),
+    "one function twice, opened with its first arguments": (
+        [opening("f", "a", '{"a"'), piece(":1}"), opening("f", "a", '{"a"'), piece(":2}")],
+        [("f", '{"a":1}'), ("f", '{"a":2}')],
+    ),
+    "one function twice, whole, with one id at one index": (
+        [opening("f", "a", '{"a":1}'), opening("f", "a", '{"a":2}')],
+        [("f", '{"a":1}'), ("f", '{"a":2}')],
+    ),
+    "one function twice with one id on every piece at one index": (
+        [opening("f", "a"), piece('{"a":1}', identity="a"), opening("f", "a"),
+         piece("{}", identity="a")],
+        [("f", '{"a":1}'), ("f", "{}")],
+    ),
+    "one function twice with name and id on every piece at one index": (
+        [opening("f", "a", '{"a"'), opening("f", "a", ":1}"), opening("f", "a", '{"a'),
+         opening("f", "a", '":2}')],
+        [("f", '{"a":1}'), ("f", '{"a":2}')],
+    ),
+    "an object inside arguments, with the name on every piece": (
+        [opening("f", "a", '{"a":'), opening("f", "a", '{"b":1}'), opening("f", "a", "}")],
+        [("f", '{"a":{"b":1}}')],
+    ),
+    "a first call that was not finished, one id, one index": (
+        [opening("f", "a"), piece('{"a":1'), opening("f", "a"), piece('{"a":2}')],
+        [("f", '{"a":1'), ("f", '{"a":2}')],
+    ),
+    "the name once more at the end is no call": (
+        [opening("f", "a"), piece('{"a":1}'), opening("f", "a")],
+        [("f", '{"a":1}')],
+    ),
+    "the name once more in the middle is no call": (
+        [opening("f", "a"), piece('{"a"'), opening("f", "a"), piece(":1}")],
+        [("f", '{"a":1}')],
+    ),
+    "white space behind whole arguments is no call": (
+        [opening("f", "a", "{}"), piece("\n", identity="b")],
+        [("f", "{}\n")],
+    ),
+    "an id of its own and the name on every piece": (
+        [opening("f", "a", '{"a"'), opening("f", "b", ":1"), opening("f", "c", "}"),
+         opening("f", "d", "")],
+        [("f", '{"a":1}')],
+    ),
+    "one function twice at one index, each with an id": (
+        [opening("f", "a"), opening("f", "b"), piece("{}")],
+        [("f", "{}"), ("f", "{}")],
+    ),
+    "one id, and an index of its own on every piece": (
+        [opening("f", "a"), piece('{"a"', index=1, identity="a"),
+         piece(":1}", index=2, identity="a")],
+        [("f", '{"a":1}')],
+    ),
+    "no ids, no indices, one function twice": (
+        [opening("f", None, index=None), piece('{"a":1}', index=None),
+         opening("f", None, index=None), piece("{}", index=None)],
+        [("f", '{"a":1}'), ("f", "{}")],
+    ),
     "no ids, no indices": (
         [opening("f", None, index=None), piece('{"a":1}', index=None),
          opening("g", None, index=None), piece("{}", index=None)],

@@ -210,7 +210,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(document=values, logprobs=values)
 def test_no_document_raises_anything_but_an_upstream_failure(document: Any, logprobs: Any):
     token = chunk(content="a")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -47,6 +47,7 @@ class Choice:
 
     units: Sequence[Unit]
     finish: str
+    stop: str | None = None  # the stop string that ended it
 
     @property
     def text(self) -> str:
@@ -100,21 +101,22 @@ def _choice(
     said: str | None,
 ) -> Choice:
     units: Sequence[Unit]
-    finish = "stop"
+    finish, stop = "stop", None
     if said is not None:
-        units = JSON_PIECE.findall(said)
+        units, stop = cut_at_stop(JSON_PIECE.findall(said), request.stops)
     elif isinstance(request, ChatRequest) and (names := _forced_tools(request, behaviour.calls)):
         units = _call_units(request, names, choice_seed(prompt, n), behaviour)
+        units, stop = calls_cut_at_stop(units, request.stops)
         # A named tool_choice ends with "stop" at OpenAI and vLLM alike.
         finish = "stop" if isinstance(request.tool_choice, Tool) else "tool_calls"
     elif (document := _json_document(request)) is not None:
         units = tokens_after(prompt.begun, JSON_PIECE.findall(document))
     else:
         units = answer_tokens(prompt, length, choice=n)
-        units, _ = cut_at_stop(units, request.stops)
+        units, stop = cut_at_stop(units, request.stops)
     if request.limit is not None and request.limit < len(units):
         return Choice(units[: request.limit], "length")
-    return Choice(units, finish)
+    return Choice(units, finish, stop)
 
 
 def cut_at_stop(tokens: Sequence[str], stops: Sequence[str]) -> tuple[list[str], str | None]:
@@ -131,6 +133,21 @@ def cut_at_stop(tokens: Sequence[str], stops: Sequence[str]) -> tuple[list[str],
         if end <= 0:
             break
     return kept, stop
+
+
+def calls_cut_at_stop(
+    units: Sequence[Unit], stops: Sequence[str]
+) -> tuple[Sequence[Unit], str | None]:
+    """The pieces of calls up to the earliest stop string in their arguments, and that string."""
+    arguments = [unit.arguments if isinstance(unit, CallPiece) else "" for unit in units]
+    kept, stop = cut_at_stop(arguments, stops)
+    if stop is None:
+        return units, None
+    cut = [
+        replace(unit, arguments=text) if isinstance(unit, CallPiece) else unit
+        for unit, text in zip(units, kept, strict=False)
+    ]
+    return cut, stop
 
 
 def _forced_tools(request: ChatRequest, calls: int | None) -> list[str]:

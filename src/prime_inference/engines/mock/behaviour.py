@@ -34,6 +34,7 @@ In the answer, N counted in tokens
     no-usage            no usage
     no-done             no [DONE]; the connection stays open
     end-without-done    no [DONE]; the body ends well
+    stop-reason         names the stop string that ended the answer, or null, as vLLM does
 In tool calls
     finish-stop         finish_reason stop instead of tool_calls
     no-ids, same-ids    no id, or one id for all calls of an answer
@@ -110,6 +111,7 @@ class Behaviour:
     no_usage: bool = False
     no_done: bool = False
     end_without_done: bool = False
+    stop_reason: bool = False
     finish_stop: bool = False
     no_ids: bool = False
     same_ids: bool = False

@@ -137,7 +137,7 @@ def _finish(
 ) -> Iterator[bytes]:
     for n, choice in enumerate(answer.choices):
         if finish:
-            event: dict[str, Any] = {"choices": [writer.ending(n, choice.finish)]}
+            event: dict[str, Any] = {"choices": [writer.ending(n, choice)]}
             if usage and request.counts_along:
                 event["usage"] = usage_object(answer, answer.completion_tokens)
             yield _rest(event)
@@ -161,9 +161,12 @@ class _ChatWriter:
             message["content"] = ""
         return self._with_ids(
             {"index": n, "message": message, "logprobs": self._logprobs(choice.units),
-             "finish_reason": self._finish(finish)},
+             "finish_reason": self._finish(finish), **self._stop(choice)},
             choice.units,
         )  # fmt: skip
+
+    def _stop(self, choice: Choice) -> dict[str, Any]:
+        return {"stop_reason": choice.stop} if self._behaviour.stop_reason else {}
 
     def _finish(self, finish: str | None) -> str | None:
         return "stop" if finish == "tool_calls" and self._behaviour.finish_stop else finish
@@ -190,8 +193,9 @@ class _ChatWriter:
         call = with_faults(call, self._names[n, unit.call], self._behaviour)
         return self._with_ids(self._chunk(n, {"tool_calls": [call]}), [unit])
 
-    def ending(self, n: int, finish: str) -> dict[str, Any]:
-        return {**self._chunk(n, {}), "finish_reason": self._finish(finish)}
+    def ending(self, n: int, choice: Choice) -> dict[str, Any]:
+        finish = self._finish(choice.finish)
+        return {**self._chunk(n, {}), "finish_reason": finish, **self._stop(choice)}
 
     def _chunk(self, n: int, delta: dict[str, Any], units: Sequence[Unit] = ()) -> dict[str, Any]:
         logprobs = self._logprobs(units) if units else None
@@ -229,8 +233,8 @@ class _TextWriter:
         assert isinstance(unit, str)
         return self._choice(n, unit, [unit], offset, None)
 
-    def ending(self, n: int, finish: str) -> dict[str, Any]:
-        return self._choice(n, "", [], 0, finish)
+    def ending(self, n: int, choice: Choice) -> dict[str, Any]:
+        return self._choice(n, "", [], 0, choice.finish)
 
     def _choice(
         self, n: int, text: str, units: Sequence[Unit], offset: int, finish: str | None

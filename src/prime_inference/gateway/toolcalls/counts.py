@@ -23,9 +23,14 @@ class ToolCallCounts:
         self._errors: Counter[tuple[str, str, str]] = Counter()
         self._missing: Counter[tuple[str, str]] = Counter()
         self._unjudged: Counter[tuple[str, str]] = Counter()
+        self._cut: Counter[tuple[str, str, str]] = Counter()
 
     def count(self, verdict: ToolVerdict) -> None:
         place = (verdict.model, verdict.deployment)
+        if verdict.cut is not None:
+            self._cut[(*place, verdict.cut)] += 1
+        if verdict.only_cut:
+            return
         self._answers[place] += 1
         self._missing[place] += verdict.missing
         for error in verdict.errors:
@@ -52,6 +57,13 @@ class ToolCallCounts:
             "Answers without a call where tool_choice required one.",
             PLACE,
             self._missing,
+        )
+        yield _family(
+            "prime_tool_calls_cut",
+            "Answers with a call that the length limit or a stop string of the caller's cut; the"
+            " call is not judged.",
+            (*PLACE, "by"),
+            self._cut,
         )
         yield _family(
             "prime_tool_calls_unjudged",

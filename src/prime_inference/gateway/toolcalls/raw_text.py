@@ -32,8 +32,20 @@ class RawText:
     def feed(self, text: str) -> Message:
         return self._delta(self._parser.feed(text))
 
-    def finish(self) -> Message:
-        return self._delta(self._parser.finish())
+    def finish(self, *, cut: bool) -> Message:
+        broken = self.broken
+        delta = self._delta(self._parser.finish(cut=cut))
+        if cut:  # that the last call has no end is not the model's doing
+            self.broken = broken
+        return delta
+
+    @property
+    def amid_call(self) -> bool:
+        return self._parser.amid_call
+
+    @property
+    def amid_markup(self) -> bool:
+        return self._parser.amid_call or self._parser.amid_opening
 
     def _delta(self, events: Iterable[Event]) -> Message:
         content: list[str] = []

@@ -16,17 +16,27 @@ from prime_inference.toolcalls.tools import (
     read_tools,
     tools_from_json,
 )
-from prime_inference.wire.openai.chat_request import ChatRequest, NamedToolChoice
+from prime_inference.wire.openai.chat_request import (
+    AllowedToolsChoice,
+    ChatRequest,
+    NamedToolChoice,
+)
+from prime_inference.wire.openai.chat_request import Tool as Definition
 
 REMEMBERED_BYTES = 64 * 1024  # tool sets up to this size are kept ready: 100 typical tools
 
 
 class RequestTools:
-    """`tools`, `tool_choice` and `parallel_tool_calls` of one request that has tools."""
+    """`tools`, `tool_choice` and `parallel_tool_calls` of one request that has tools.
 
-    def __init__(self, request: ChatRequest) -> None:
+    `objects`: the client's dialect can be told no arguments but objects.
+    """
+
+    def __init__(self, request: ChatRequest, *, objects: bool = False) -> None:
         self.definitions = request.tools or []
         self.parallel = request.parallel_tool_calls is not False
+        self.stops = bool(request.stop)
+        self.objects = objects
         self._choice = request.tool_choice
 
     @property
@@ -37,7 +47,23 @@ class RequestTools:
     @property
     def must_call(self) -> bool:
         """Whether an answer without a call is none."""
+        if isinstance(self._choice, AllowedToolsChoice):
+            return self._choice.allowed_tools.mode == "required"
         return self._choice == "required" or self.only is not None
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """The functions that may be called, where the caller has listed some."""
+        choice = self._choice
+        return frozenset(choice.names) if isinstance(choice, AllowedToolsChoice) else None
+
+    @property
+    def callable(self) -> list[Definition]:
+        """Definitions of what may be called: all that an engine without such a choice is sent."""
+        allowed = self.allowed
+        if allowed is None:
+            return self.definitions
+        return [tool for tool in self.definitions if tool.function.name in allowed]
 
     @cached_property
     def raw(self) -> bytes:
@@ -57,10 +83,14 @@ class RequestTools:
         return tools_from_json(self.raw)
 
     def called(self, names: Iterable[str]) -> dict[str, Tool]:
-        """Those tools that have one of the names; of a large set, only they are read."""
-        if not self.is_large:
+        """Those callable that have one of the names; of a large set, only they are read."""
+        if not self.is_large and self.allowed is None:
             return self.tool_set.by_name
         wanted = set(names)
+        if self.allowed is not None:
+            wanted &= self.allowed
+        if not self.is_large:
+            return {name: self.tool_set.by_name[name] for name in wanted}
         found = [tool for tool in self.definitions if tool.function.name in wanted]
         return read_tools(msgspec.json.decode(msgspec.json.encode(found))).by_name
 
@@ -68,6 +98,8 @@ class RequestTools:
     def choice(self) -> ToolChoice:
         if self.only is not None:
             return ToolChoice("required", (self.only,), single=True)
+        if isinstance(self._choice, AllowedToolsChoice):
+            return ToolChoice(self._choice.allowed_tools.mode, self._choice.names)
         return read_choice(self._choice, self.tool_set)
 
     def missing(self, parameters: Collection[str], deployment: Deployment) -> str | None:

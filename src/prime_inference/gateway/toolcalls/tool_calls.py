@@ -12,7 +12,7 @@ from prime_inference.gateway.toolcalls.constrain import constraint
 from prime_inference.gateway.toolcalls.judge import Judge
 from prime_inference.gateway.toolcalls.request import RequestTools
 from prime_inference.ports.tool_verdicts import ToolVerdictSink
-from prime_inference.wire.openai.calls import Call
+from prime_inference.wire.openai.calls import ChoiceCalls
 
 
 class ToolCalls:
@@ -31,9 +31,9 @@ class ToolCalls:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._builder, constraint, tools, parser, deployment.engine)
 
-    def answered(self, answer: AnswerTools, choices: Sequence[tuple[str, Sequence[Call]]]) -> None:
-        """A whole answer has been given: finish reason and calls of each choice."""
-        answer.judge(choices, self._judge)
+    def answered(self, answer: AnswerTools, choices: Sequence[ChoiceCalls], tenant: str) -> None:
+        """A whole answer has come; what became of the calls of each choice."""
+        answer.judge(choices, self._judge, tenant)
 
     async def close(self) -> None:
         self._builder.shutdown(wait=False, cancel_futures=True)

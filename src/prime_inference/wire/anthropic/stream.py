@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from prime_inference.domain.errors import UpstreamCut, UpstreamMalformed
+from prime_inference.domain.errors import ToolCallBroken, UpstreamCut
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.wire.anthropic.errors import in_band_type
 from prime_inference.wire.openai.answers import Answer, answer_usage, cost_of
 from prime_inference.wire.openai.blocks import Block, Blocks, Step
+from prime_inference.wire.openai.calls import is_object
 from prime_inference.wire.openai.errors import ErrorObject
 
 STOPS = {
@@ -44,7 +45,6 @@ SAID = (
 )
 
 _encoder = msgspec.json.Encoder()
-_json = msgspec.json.Decoder()
 
 
 class MessageStream:
@@ -71,12 +71,12 @@ class MessageStream:
         return self._start() + b"".join(map(self._step, self._blocks.feed(answer)))
 
     def finish(self) -> bytes:
-        """Close what is open of an answer that is whole. Raises UpstreamCut, UpstreamMalformed."""
+        """Close what is open of an answer that is whole. Raises UpstreamCut, ToolCallBroken."""
         finish = self._blocks.finish
         if finish is None:
             raise UpstreamCut("The model's answer ended early.")
         steps = list(self._blocks.end())
-        content = self._content(cut=finish == "length")
+        content = self._content(cut=finish in ("length", "stop"))
         self.document = self._message(content, self._stop_reason(finish), self._usage)
         return self._start() + b"".join(map(self._step, steps))
 
@@ -111,19 +111,23 @@ class MessageStream:
         if finish == "stop" and any(block.kind == "refusal" for block in self._blocks.all):
             return "refusal"
         if finish == "stop" and any(block.kind == "call" for block in self._blocks.all):
-            return "tool_use"  # a named call ends with OpenAI's "stop"
+            # a named call ends with OpenAI's "stop" as well
+            return "stop_sequence" if self._has_cut_call else "tool_use"
         return STOPS.get(finish, "end_turn")
 
+    @property
+    def _has_cut_call(self) -> bool:
+        return any(b.kind == "call" and not is_object(b.text) for b in self._blocks.all)
+
     def _content(self, *, cut: bool) -> list[dict[str, Any]]:
-        """The whole message's blocks. A call that the length limit cut has no input."""
+        """The whole message's blocks. A call that was cut has no input."""
         content = []
-        last = len(self._blocks.all) - 1
         for block in self._blocks.all:
             whole = self._opening(block)
             if block.kind == "reasoning":
                 whole |= {"thinking": block.text, "signature": SIGNATURE}
             elif block.kind == "call":
-                whole["input"] = _input(block, cut=cut and block.index == last)
+                whole["input"] = _input(block, cut=cut)
             else:
                 whole["text"] = block.text
             content.append(whole)
@@ -163,19 +167,16 @@ class MessageStream:
 
 
 def _input(block: Block, *, cut: bool) -> Raw | dict[str, Any]:
-    """A call's input, as the model wrote it. Raises UpstreamMalformed if it is no object."""
+    """A call's input, as the model wrote it. Raises ToolCallBroken if it is no object.
+
+    Of calls that were not cut, the chat path has made sure before the answer was charged.
+    """
     text = block.text
-    if not text.strip():
+    if not text.strip() or (cut and not is_object(text)):
         return {}
-    try:
-        value = _json.decode(text)
-    except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
-        return Raw(text.encode())
-    if cut:
-        return {}
-    raise UpstreamMalformed("The model called a tool with arguments that are no JSON object.")
+    if not is_object(text):
+        raise ToolCallBroken("The model called a tool with arguments that are no JSON object.")
+    return Raw(text.encode())
 
 
 def usage_object(usage: Usage, cost: object = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 
 from prime_inference.domain.errors import UpstreamMalformed
 from prime_inference.domain.usage import NO_USAGE, Usage
@@ -97,6 +97,7 @@ class Choice(Struct):
     text: str | None = None
     logprobs: Raw = NULL
     finish_reason: str | None = None
+    stop_reason: object = UNSET  # vLLM's: the stop string that was met; null for none
     token_ids: list[int] | None = None  # vLLM's, for `return_token_ids`
     prompt_token_ids: Raw = NULL  # where completions have it
 

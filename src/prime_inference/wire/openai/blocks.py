@@ -56,8 +56,7 @@ class Step(Struct, frozen=True):
 class Blocks:
     """Takes decoded chat events (or one whole answer), gives steps.
 
-    `finish` is the finish reason, once it is known. Only `end` raises: until the last event
-    another deployment may have taken over, and what was passed on stays valid.
+    `finish` is the finish reason, once it is known.
     """
 
     def __init__(self) -> None:
@@ -66,11 +65,14 @@ class Blocks:
         self._calls: dict[int, Block] = {}  # by the chat's index
         self._current: Block | None = None
         self._waiting: list[Block] = []
-        self._broken = False
         self._steps: list[Step] = []  # of the event that is being taken
 
     def feed(self, answer: Answer) -> list[Step]:
-        """The steps that one event makes."""
+        """The steps that one event makes.
+
+        Raises UpstreamMalformed if a call goes on after its arguments were complete: at once,
+        so before anybody has paid for the answer.
+        """
         for choice in answer.choices:
             message = choice.delta or choice.message
             if message is not None:
@@ -79,12 +81,7 @@ class Blocks:
         return self._taken()
 
     def end(self) -> list[Step]:
-        """Close the open block, and play those that wait.
-
-        Raises UpstreamMalformed if a call went on after its arguments were complete.
-        """
-        if self._broken:
-            raise UpstreamMalformed("The upstream went on with a tool call that was complete.")
+        """Close the open block, and play those that wait."""
         self._close()
         for block in self._waiting:
             self._current = block
@@ -128,7 +125,7 @@ class Blocks:
         elif not block.closed:
             self._say(block, arguments)
         elif arguments.strip(" \t\r\n"):
-            self._broken = True
+            raise UpstreamMalformed("The upstream went on with a tool call that was complete.")
 
     def _begin(self, block: Block, piece: str) -> None:
         self.all.append(block)

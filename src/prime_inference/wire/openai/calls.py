@@ -4,17 +4,22 @@ A call opens with index, id, type and name, and goes on with pieces of its argum
 are 0, 1, ... in the order of the openings; ids are never missing or the same; a call without
 arguments has `{}`. What is missing is made, what comes twice is said once, but neither a name
 nor an argument is ever guessed: a call that has no name gets the empty one.
+
+Where one call ends and the next begins is told by index, id, name and the arguments' own end,
+each of which some upstream gets wrong (docs/tool-calls.md, "Where a call begins").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from prime_inference.domain.errors import ToolCallBroken
 from prime_inference.wire.openai.answers import FunctionDelta, Message, ToolCallDelta
+from prime_inference.wire.openai.json_end import JsonEnd
 
 
 class TextReader(Protocol):
@@ -24,8 +29,18 @@ class TextReader(Protocol):
         """The delta that this piece of text makes certain."""
         ...
 
-    def finish(self) -> Message:
-        """The delta that the end of the text makes certain."""
+    def finish(self, *, cut: bool) -> Message:
+        """The delta that the end of the text makes certain; `cut`: it was not the model's end."""
+        ...
+
+    @property
+    def amid_call(self) -> bool:
+        """Whether the text ends inside a call."""
+        ...
+
+    @property
+    def amid_markup(self) -> bool:
+        """Whether it ends inside a call, or what has begun as one."""
         ...
 
 
@@ -36,9 +51,12 @@ class CallRules:
     parallel: bool = True  # False: the first call is the only one
     only: str | None = None  # the function that the caller named
     new_reader: Callable[[], TextReader] | None = None  # None: the upstream finds them
+    stops: bool = False  # the caller gave stop strings
+    objects: bool = False  # a call whose arguments are no object cannot be told to the client
 
 
 ANY_CALLS = CallRules()
+CALL_REASONS = frozenset({"stop", "tool_calls", "function_call"})  # of answers that came to an end
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +68,11 @@ class Call:
     name: str | None = None
     index: int | None = None  # ours, from its opening on
     parts: list[str] = field(default_factory=list)
+    ids_vary: bool = False  # a piece that went on with it had another id
+    bare: bool = False  # a piece that went on with it had no name
+    named_again: bool = False  # its name came once more, without arguments
+    cut: bool = False  # the length limit or a stop string of the caller's ended it
+    _end: JsonEnd = field(default_factory=JsonEnd)
 
     @property
     def arguments(self) -> str:
@@ -58,13 +81,46 @@ class Call:
     @property
     def is_whole(self) -> bool:
         """Whether its arguments are a JSON document already."""
-        if not self.parts or not self.parts[-1].rstrip().endswith("}"):
+        return self._end.is_whole(self.parts)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether its arguments are the beginning of a JSON document, and no more than that."""
+        return self._end.is_begun(self.parts)
+
+    def is_followed_by(self, given_id: str | None, name: str | None, text: str) -> bool:
+        """Whether a piece that came where this call stands begins another one."""
+        if name and self.name and name != self.name:
+            return True
+        other_id = bool(given_id and self.given_id and given_id != self.given_id)
+        if other_id and name and self.name and not self.ids_vary:
+            return not self._is_amid(text)
+        if not text.strip():  # the name once more, or its end once more: no call is made of it
             return False
-        try:
-            msgspec.json.decode(self.arguments)
-        except (ValueError, RecursionError):
-            return False
-        return True
+        if name or self.named_again:
+            return self.is_whole or (self.bare and not self._is_amid(text))
+        return other_id and self.is_whole
+
+    def goes_on(self, given_id: str | None, name: str | None, text: str) -> None:
+        """Note how a piece that belongs to it was told."""
+        self.given_id = self.given_id or given_id
+        self.ids_vary |= bool(given_id) and given_id != self.given_id
+        self.named_again = bool(name) and self.name is not None and not text.strip()
+        self.bare |= self.name is not None and not name and bool(text.strip())
+        self.parts.append(text)
+
+    def _is_amid(self, text: str) -> bool:
+        """Whether its arguments are in their middle, and `text` does not begin new ones."""
+        return not self.is_whole and any(self.parts) and text.lstrip()[:1] not in ("", "{")
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceCalls:
+    """What became of the calls of one choice."""
+
+    reason: str  # the finish reason, as the client is given it
+    calls: Sequence[Call] = ()
+    stopped: bool = False  # a stop string of the caller's may have ended it
 
 
 class CallRepair:
@@ -86,47 +142,67 @@ class CallRepair:
         found = (self._take(piece) for piece in pieces)
         return [piece for piece in found if piece is not None]
 
-    def finish(self) -> list[ToolCallDelta]:
-        """The deltas that complete the calls, once the answer has ended."""
+    def finish(self, *, cut: bool = False, amid_last: bool = False) -> list[ToolCallDelta]:
+        """The deltas that complete the calls, once the answer has ended.
+
+        `cut`: not by the model's own end; `amid_last`: surely inside the last call.
+        """
         rest = [self._open(call, self._rules.only or "") for call in self._pending]
         self._pending.clear()
         for call in self.calls:
-            if not any(call.parts):
+            last = call is self.calls[-1]
+            call.cut = cut and (call.is_begun or (last and amid_last and not call.is_whole))
+            if not any(call.parts) and not call.cut:
                 call.parts.append("{}")
                 rest.append(ToolCallDelta(call.index, function=FunctionDelta(arguments="{}")))
         return rest
 
     def finish_reason(self, reason: str) -> str:
         """As OpenAI gives it: `tool_calls` where the model chose to call, `stop` where the
-        caller named the function, never `tool_calls` without a call."""
-        if reason not in ("stop", "tool_calls", "function_call"):
+        caller named the function or a stop string cut a call, never `tool_calls` without one."""
+        if reason not in CALL_REASONS:
             return reason
-        return "tool_calls" if self.calls and self._rules.only is None else "stop"
+        if self._rules.only is not None or any(call.cut for call in self.calls):
+            return "stop"
+        return "tool_calls" if self.calls else "stop"
 
     def _take(self, piece: ToolCallDelta) -> ToolCallDelta | None:
         function = piece.function or FunctionDelta()
         text = function.arguments or ""
-        call = self._call_of(piece, function.name, text)
+        known, name = self._where(piece, function.name), function.name
+        if known is None or known.is_followed_by(piece.id, name, text):
+            if known is not None and known.named_again:
+                name = name or known.name  # it was said a piece ago
+            call = self._begin(piece.id)
+            call.parts.append(text)
+            if call.dropped:
+                call.name = name
+        else:
+            call = known
+            call.goes_on(piece.id, name, text)
+        self._by_index[piece.index] = self._last = call
         if call.dropped:
             return None
-        call.parts.append(text)
         if call.index is not None:
             return (
                 ToolCallDelta(call.index, function=FunctionDelta(arguments=text)) if text else None
             )
-        if not function.name:
+        if not name:
             return None
         self._pending.remove(call)
-        return self._open(call, function.name)
+        return self._open(call, name)
 
-    def _call_of(self, piece: ToolCallDelta, name: str | None, text: str) -> Call:
-        """The call that a piece belongs to: indices of upstreams are wrong or missing at times."""
+    def _where(self, piece: ToolCallDelta, name: str | None) -> Call | None:
+        """The call that stands where the piece came; None if none does."""
         known = self._last if piece.index is None else self._by_index.get(piece.index)
-        if known is None and not piece.id and not name:
-            known = self._last  # arguments alone begin no call
-        if known is None or _is_another(known, piece.id, name, text):
-            known = self._begin(piece.id)
-        self._by_index[piece.index] = self._last = known
+        last = self._last
+        if (
+            known is None
+            and not name
+            and last is not None
+            and piece.id in ("", None, last.given_id)
+        ):
+            return last  # neither arguments nor an id that is known begin a call
         return known
 
     def _begin(self, given_id: str | None) -> Call:
@@ -147,10 +223,18 @@ class CallRepair:
         return ToolCallDelta(call.index, identity, "function", FunctionDelta(name, call.arguments))
 
 
-def _is_another(known: Call, given_id: str | None, name: str | None, text: str) -> bool:
-    """Whether a piece that came where `known` stands begins another call."""
-    if given_id and known.given_id and given_id != known.given_id:
-        return bool(name) or known.is_whole  # some engines make up an id for every piece
-    if not name or known.name is None or (given_id and given_id == known.given_id):
+def require_objects(calls: Iterable[Call]) -> None:
+    """Raises ToolCallBroken for a call, not cut, whose arguments are no JSON object."""
+    for call in calls:
+        if not call.cut and not is_object(call.arguments):
+            raise ToolCallBroken("The model called a tool with arguments that are no JSON object.")
+
+
+def is_object(text: str) -> bool:
+    """Whether it is a JSON object; no text at all stands for an empty one."""
+    if not text.strip():
+        return True
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (ValueError, RecursionError):
         return False
-    return name != known.name or (bool(text) and known.is_whole)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.wire.openai.bounds import (
     MAX_CHOICES,
     MAX_LOGIT_BIASES,
@@ -161,9 +162,23 @@ class NamedFunction(_Closed):
     name: str
 
 
-class NamedToolChoice(_Closed, omit_defaults=False):
+class NamedToolChoice(_Closed, tag_field="type", tag="function"):
     function: NamedFunction
-    type: Literal["function"] = "function"
+
+
+class AllowedTools(_Closed):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(_Closed, tag_field="type", tag="allowed_tools"):
+    """Of the tools, those that may be called at this turn; the prompt has them all."""
+
+    allowed_tools: AllowedTools
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tool.function.name for tool in self.allowed_tools.tools)
 
 
 class JsonSchema(_Closed, rename={"schema_": "schema"}):
@@ -237,7 +252,7 @@ class ChatRequest(_Closed):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
-    tool_choice: ToolMode | NamedToolChoice | None = None
+    tool_choice: ToolMode | NamedToolChoice | AllowedToolsChoice | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -289,7 +304,7 @@ def check_chat_request(request: ChatRequest, schemas: SchemaBounds) -> None:
 
 
 def _check_tools(request: ChatRequest, schemas: SchemaBounds) -> None:
-    names = set()
+    names: set[str] = set()
     for index, tool in enumerate(request.tools or ()):
         if tool.function.name in names:
             raise InvalidRequest(
@@ -299,13 +314,27 @@ def _check_tools(request: ChatRequest, schemas: SchemaBounds) -> None:
         names.add(tool.function.name)
         if tool.function.parameters is not UNSET:
             schemas.check(tool.function.parameters, f"tools[{index}].function.parameters")
-    choice = request.tool_choice
+    _check_choice(request.tool_choice, names)
+
+
+def _check_choice(
+    choice: ToolMode | NamedToolChoice | AllowedToolsChoice | None, names: set[str]
+) -> None:
     if choice in ("auto", "required") and not names:
         raise InvalidRequest(
             "'tool_choice' is only allowed when 'tools' are given.", param="tool_choice"
         )
-    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+    if isinstance(choice, NamedToolChoice):
+        _check_name(choice.function.name, names, "tool_choice.function.name")
+    elif isinstance(choice, AllowedToolsChoice):
+        for index, name in enumerate(choice.names):
+            at = f"tool_choice.allowed_tools.tools[{index}].function.name"
+            _check_name(name, names, at)
+
+
+def _check_name(name: str, names: set[str], param: str) -> None:
+    if name not in names:
+        hint = did_you_mean(name, names)
         raise InvalidRequest(
-            "'tool_choice' names a function that is not among 'tools'.",
-            param="tool_choice.function.name",
+            f"'tool_choice' names a function that is not among 'tools'.{hint}", param=param
         )

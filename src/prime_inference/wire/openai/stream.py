@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from prime_inference.domain.errors import UpstreamCut, UpstreamFailure, UpstreamMalformed
 from prime_inference.domain.usage import Usage
@@ -25,7 +25,15 @@ from prime_inference.wire.openai.answers import (
     decode_answer,
     usage_object,
 )
-from prime_inference.wire.openai.calls import ANY_CALLS, Call, CallRepair, CallRules, TextReader
+from prime_inference.wire.openai.calls import (
+    ANY_CALLS,
+    CALL_REASONS,
+    CallRepair,
+    CallRules,
+    ChoiceCalls,
+    TextReader,
+    require_objects,
+)
 from prime_inference.wire.openai.logprobs import keep_alternatives
 from prime_inference.wire.openai.said import Said
 
@@ -45,13 +53,21 @@ _encoder = msgspec.json.Encoder()
 class ChoiceState:
     """What has been seen and sent of one choice."""
 
-    __slots__ = ("calls", "finish", "opened", "reader")
+    __slots__ = ("calls", "finish", "opened", "reader", "stop_reason")
 
     def __init__(self, reader: TextReader | None) -> None:
         self.opened = False
         self.finish: str | None = None
         self.calls: CallRepair | None = None  # from the first one on
         self.reader = reader
+        self.stop_reason: object = UNSET
+
+    @property
+    def met_stop(self) -> bool | None:
+        """Whether a stop string ended it; None: the engine does not tell."""
+        if self.stop_reason is UNSET:
+            return None
+        return isinstance(self.stop_reason, str)
 
 
 class AnswerStream:
@@ -119,10 +135,14 @@ class AnswerStream:
         return all(state.finish is not None for state in self._states)
 
     @property
-    def calls(self) -> list[tuple[str, list[Call]]]:
-        """The finish reason and the calls of each choice, once the answer has finished."""
+    def calls(self) -> list[ChoiceCalls]:
+        """What became of the calls of each choice, once the answer has finished."""
         return [
-            (self._finish_reason(state), state.calls.calls if state.calls is not None else [])
+            ChoiceCalls(
+                self._finish_reason(state),
+                state.calls.calls if state.calls is not None else (),
+                self._may_have_stopped(state),
+            )
             for state in self._states
         ]
 
@@ -148,10 +168,12 @@ class AnswerStream:
             state.finish = state.finish or reason
         if not self.finished:
             raise UpstreamCut("The model's answer ended early.")
-        cost = None if self._charge is None else self._charge(self.usage)
         pieces: list[bytes] = []
         for index, state in enumerate(self._states):
             pieces += (self._rest(index, state), self._last_chunk(index, state))
+        if self._rules.objects:
+            require_objects(call for choice in self.calls for call in choice.calls)
+        cost = None if self._charge is None else self._charge(self.usage)
         if self._include_usage and (usage := self.usage).source == "upstream":
             counts = _encoder.encode(usage_object(usage, cost))
             pieces.append(b'%b,"choices":[],"usage":%b}\n\n' % (self._head, counts))
@@ -192,7 +214,7 @@ class AnswerStream:
         if choice.finish_reason:
             if choice.finish_reason in BROKEN_FINISHES:
                 raise UpstreamCut("The model's engine gave the answer up.")
-            state.finish = choice.finish_reason
+            state.finish, state.stop_reason = choice.finish_reason, choice.stop_reason
         return piece
 
     def _has_content(self, choice: Choice) -> bool:
@@ -248,14 +270,25 @@ class AnswerStream:
     def _rest(self, index: int, state: ChoiceState) -> bytes:
         """What only the end of the answer makes certain."""
         delta = Message()
+        by_length = state.finish == "length"
+        may_have_stopped = self._may_have_stopped(state)
+        cut, amid_last = by_length or may_have_stopped, by_length or state.met_stop is True
         if state.reader is not None:
-            delta = state.reader.finish()
+            # where the engine does not tell, text that is surely no call is the model's own end
+            delta = state.reader.finish(cut=amid_last or (cut and state.reader.amid_markup))
+            amid_last = state.reader.amid_call
             state.reader = None
             if delta.tool_calls:
                 delta.tool_calls = self._calls(index, state).repair(delta.tool_calls) or None
-        if state.calls is not None and state.finish != "length":  # a call may have been cut off
-            delta.tool_calls = [*(delta.tool_calls or ()), *state.calls.finish()] or None
+        if state.calls is not None:
+            rest = state.calls.finish(cut=cut, amid_last=amid_last)
+            delta.tool_calls = [*(delta.tool_calls or ()), *rest] or None
         return self._send(index, delta, NULL, state) if delta.has_content else b""
+
+    def _may_have_stopped(self, state: ChoiceState) -> bool:
+        """Whether a stop string of the caller's ended it, as far as the engine tells."""
+        stops = self._rules.stops and state.finish in CALL_REASONS
+        return stops and state.met_stop is not False
 
     @staticmethod
     def _finish_reason(state: ChoiceState) -> str:

@@ -74,7 +74,7 @@ class ResponseStream:
         return b"".join(pieces)
 
     def finish(self) -> bytes:
-        """Close what is open of an answer that is whole. Raises UpstreamCut, UpstreamMalformed."""
+        """Close what is open of an answer that is whole. Raises UpstreamCut."""
         finish = self._blocks.finish
         if finish is None:
             raise UpstreamCut("The model's answer ended early.")

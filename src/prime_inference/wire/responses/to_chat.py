@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct
 
 from prime_inference.domain.errors import ApiError, InvalidRequest, UnsupportedParameter
+from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.wire.openai.chat_request import (
+    AllowedTools,
+    AllowedToolsChoice,
     AssistantMessage,
     ChatRequest,
     ContentPart,
@@ -89,7 +92,6 @@ def to_chat(
         _add(messages, item, f"input[{number}]")
     if not messages:
         raise InvalidRequest("'input' has nothing in it to answer.", param="input")
-    offered, choice = _choice(request.tool_choice, tools)
     reasoning, text = request.reasoning, request.text
     return ChatRequest(
         model=request.model,
@@ -105,8 +107,8 @@ def to_chat(
         # the last event of a response carries the counts, whether asked for or not
         stream_options=StreamOptions(include_usage=True) if request.stream else None,
         temperature=request.temperature,
-        tool_choice=choice,
-        tools=[_tool(tool) for tool in offered] or None,
+        tool_choice=_choice(request.tool_choice, tools),
+        tools=[_tool(tool) for tool in tools] or None,
         top_p=request.top_p,
         user=request.user,
         verbosity=text.verbosity if text is not None else None,
@@ -240,27 +242,36 @@ def _part(part: Part, param: str) -> ContentPart:
 
 def _choice(
     choice: ToolMode | ToolChoice | None, tools: Sequence[FunctionTool]
-) -> tuple[Sequence[FunctionTool], ToolMode | NamedToolChoice | None]:
-    """The tools to offer and the choice among them.
-
-    Tools that may not be called at this turn are not offered: so the model cannot call them.
-    """
+) -> ToolMode | NamedToolChoice | AllowedToolsChoice | None:
     if not isinstance(choice, ToolChoice):
-        return tools, choice
+        return choice
     if choice.type == "function":
         if choice.name is None:
             raise InvalidRequest(
                 "Missing required parameter: 'tool_choice.name'.", param="tool_choice.name"
             )
-        return tools, NamedToolChoice(function=NamedFunction(name=choice.name))
-    allowed = {tool.name for tool in choice.tools or ()}
-    unknown = allowed - {tool.name for tool in tools}
-    if unknown or not allowed:
+        return _named(choice.name)
+    if not choice.tools:
         raise InvalidRequest(
             "'tool_choice.tools' has to name functions that are among 'tools'.",
             param="tool_choice.tools",
         )
-    return [tool for tool in tools if tool.name in allowed], choice.mode or "auto"
+    known = {tool.name for tool in tools}
+    for index, tool in enumerate(choice.tools):
+        if tool.name not in known:
+            raise InvalidRequest(
+                "'tool_choice' names a function that is not among 'tools'."
+                f"{did_you_mean(tool.name, known)}",
+                param=f"tool_choice.tools[{index}].name",
+            )
+    allowed = AllowedTools(
+        mode=choice.mode or "auto", tools=[_named(tool.name) for tool in choice.tools]
+    )
+    return AllowedToolsChoice(allowed_tools=allowed)
+
+
+def _named(name: str) -> NamedToolChoice:
+    return NamedToolChoice(function=NamedFunction(name=name))
 
 
 def _tool(tool: FunctionTool) -> Tool:
