@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls test-toolcalls-vllm upstream-parsers test-dynamo quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-dynamo bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls test-toolcalls-vllm upstream-parsers test-dynamo test-vllm quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-dynamo bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -126,6 +126,12 @@ test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and
 	@ldconfig -p | grep -q libibverbs.so.1 || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends libibverbs1 librdmacm1 libnuma1 liburing2 >/dev/null; \
 	else echo "Mooncake's tests are left out: its wheel wants libibverbs1, librdmacm1, libnuma1, liburing2"; fi
+
+test-vllm: $(VENV)/dev .envs/vllm/ready  ## the real engine without a GPU: vLLM, NIXL, Mooncake (8 min on a busy machine)
+	@if [ -e .envs/vllm/ready ]; then \
+		PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/vllm/bin/python PRIME_VLLM_PYTHON=$(CURDIR)/.envs/vllm/bin/python \
+		$(BIN)/python -m pytest tests/vllm tests/dynamo/test_arguments.py; \
+	else echo "skipped: vLLM's CPU build is not installed"; fi
 
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
