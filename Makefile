@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls test-toolcalls-vllm upstream-parsers test-dynamo quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-tools clean
+.PHONY: help chat serve test test-kv test-toolcalls test-toolcalls-vllm upstream-parsers test-dynamo test-vllm quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-dynamo bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -127,6 +127,12 @@ test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends libibverbs1 librdmacm1 libnuma1 liburing2 >/dev/null; \
 	else echo "Mooncake's tests are left out: its wheel wants libibverbs1, librdmacm1, libnuma1, liburing2"; fi
 
+test-vllm: $(VENV)/dev .envs/vllm/ready  ## the real engine without a GPU: vLLM, NIXL, Mooncake (8 min on a busy machine)
+	@if [ -e .envs/vllm/ready ]; then \
+		PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/vllm/bin/python PRIME_VLLM_PYTHON=$(CURDIR)/.envs/vllm/bin/python \
+		$(BIN)/python -m pytest tests/vllm tests/dynamo/test_arguments.py; \
+	else echo "skipped: vLLM's CPU build is not installed"; fi
+
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --start $(SEED_START)
 
@@ -179,6 +185,9 @@ bench-gateway: $(VENV)/bench bench-tools $(PEERS:%=.envs/%/ready)  ## the gatewa
 
 bench-gateway-quick: $(VENV)/bench bench-tools  ## the same in three minutes, with the peers installed already
 	$(BIN)/python -m prime_inference.bench.gateway --quick $(BENCH)
+
+bench-dynamo: $(VENV)/bench .envs/dynamo/ready  ## agents' sessions on real Dynamo processes (half an hour): make bench-dynamo BENCH="--seeds 1"
+	$(BIN)/python -m benchmarks.dynamo_agents $(BENCH)
 
 bench-gateway-soak: $(VENV)/bench  ## ten minutes of load on the gateway: does its memory grow?
 	$(BIN)/python -m prime_inference.bench.gateway --soak 10 $(BENCH)

@@ -18,6 +18,7 @@ WORKERS = 4
 SESSIONS = 400
 TURNS = 4
 INPUT_TOKENS, OUTPUT_TOKENS = 6000, 200  # agents' turns are 6K; their histories would be 140K
+QUEUED_RATE = 9.0  # sessions a second: more than two workers prefill without a queue
 SLA = {"sla_ttft_ms": 1000.0, "sla_itl_ms": 100.0}
 COLUMNS = (
     ("TTFT p50 ms", "median_ttft_ms"),
@@ -77,6 +78,8 @@ def main() -> None:
         "aggregated": together(),
         "disaggregated, prefill step 8K": apart(),
         "disaggregated, prefill step 4K": apart(4096),
+        "with a queue, prefill step 8K": apart(request_rate=QUEUED_RATE),
+        "with a queue, prefill step 4K": apart(4096, request_rate=QUEUED_RATE),
         "scarce cache, round-robin": together(
             extra_engine_args=engine(**scarce), router_mode="round_robin", **prefixes
         ),

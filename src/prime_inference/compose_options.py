@@ -31,9 +31,9 @@ ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
         "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p",
     }),
     "dynamo": frozenset({
-        "frequency_penalty", "logprobs", "min_p", "n", "presence_penalty", "reasoning_effort",
-        "repetition_penalty", "response_format", "seed", "stop", "temperature", "tool_choice",
-        "tools", "top_k", "top_logprobs", "top_p",
+        "frequency_penalty", "logprobs", "min_p", "n", "parallel_tool_calls", "presence_penalty",
+        "reasoning_effort", "repetition_penalty", "response_format", "seed", "stop", "temperature",
+        "tool_choice", "tools", "top_k", "top_logprobs", "top_p",
     }),
     "llama.cpp": frozenset({
         "encoding_format", "frequency_penalty", "logit_bias", "logprobs", "min_p",

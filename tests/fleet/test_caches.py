@@ -47,10 +47,15 @@ def test_a_request_counts_where_its_prompt_is_computed():
 
 
 def test_the_second_tier_the_queue_and_transfers_are_the_workers_word():
-    report = cache_report(ROUTER, [VLLM, VLLM])
+    report = cache_report(ROUTER, [VLLM, VLLM], [VLLM])
     assert report.host_hit_rate == pytest.approx(0.25)
     assert report.queue_seconds == pytest.approx(0.5)
     assert report.transfer_seconds == pytest.approx(0.1)
+
+
+def test_kv_that_a_decode_worker_pulls_is_no_hit_of_a_second_tier():
+    """vLLM counts both under one name."""
+    assert cache_report(ROUTER, [VLLM]).host_hit_rate is None
 
 
 def test_dynamos_own_queue_stands_in_where_the_engine_has_none():

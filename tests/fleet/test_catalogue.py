@@ -117,6 +117,19 @@ def test_a_combination_that_cannot_work_is_refused_with_its_reason(changes, reas
     assert reason in reasons("glm-5.3-gb200", **changes)
 
 
+@pytest.mark.parametrize(
+    ("kv", "reason"),
+    [
+        ({"layout": "BLHNC"}, "vLLM's kernels on CPUs know LBHNC only"),
+        ({"host_tier": {"gib_per_gpu": 1}}, "waits for CUDA's events"),
+    ],
+)
+def test_what_vllm_cannot_do_on_cpus_is_refused(kv, reason):
+    assert reasons("vllm-cpu") == ""
+    assert reason in reasons("vllm-cpu", kv=kv)
+    assert reasons("mocker", kv=kv) == ""  # which plays any of them
+
+
 def test_nvfp4_rows_on_hopper_need_the_plugin_that_writes_them():
     kv = {"format": "nvfp4", "hopper_plugin": True}
     assert reasons("glm-5.3-h200", kv=kv) == ""

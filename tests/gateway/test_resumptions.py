@@ -72,6 +72,22 @@ def test_a_prefill_leaves_the_last_message_open(engine: str):
     assert body["max_tokens"] == 8
 
 
+@pytest.mark.parametrize(("text", "open_text"), [("a b \n\n", "a b"), (" a", " a")])
+def test_a_prefill_ends_where_a_template_that_trims_would_end_it(text: str, open_text: str):
+    (piece,) = pieces(chat(), MODEL, on("dynamo"), said(text), [])
+    assert json.loads(piece.body)["messages"][-1]["content"] == open_text
+    assert open_text + piece.again == text
+
+
+def test_an_answer_of_nothing_but_space_is_begun_again():
+    """An empty message cannot be left open: Dynamo and vLLM refuse it."""
+    operation = chat(max_tokens=9)
+    (piece,) = pieces(operation, MODEL, on("dynamo"), said("\n"), [])
+    assert json.loads(piece.body)["messages"] == MESSAGES
+    assert "continue_final_message" not in json.loads(piece.body)
+    assert piece.again == "\n"
+
+
 def test_a_conversation_that_ends_with_the_assistant_is_not_prefilled_twice():
     messages = [*MESSAGES, {"role": "assistant", "content": "Once"}]
     assert list(pieces(chat(messages=messages), MODEL, on("vllm"), said(), [])) == []

@@ -40,6 +40,7 @@ from prime_inference.cli.bench_options import (
     Simulated,
     Slos,
     StartWindow,
+    SystemIdleCap,
     Timeout,
     TimeScale,
     ToolsFile,
@@ -128,6 +129,7 @@ def run(
     start_window: StartWindow = "0.25-0.75",
     warmup_requests: WarmupRequests = 10,
     idle_cap: IdleCap = 300.0,
+    system_idle_cap: SystemIdleCap = 10.0,
     grace: Grace = 60.0,
     timeout: Timeout = 600.0,
     scale: ScaleOption = 1.0,
@@ -178,6 +180,7 @@ def run(
         options = options_of(
             seconds=seconds, session_rate=session_rate, start_window=start_window,
             warmup_requests=warmup_requests, idle_cap=idle_cap, grace=grace, timeout=timeout,
+            system_idle_cap=system_idle_cap or None,
             scale=(scale, output_scale, time_scale, max_context), cold_burst=cold_burst,
             cold_input=log_normal(cold_input, scale, 142_016, 0.8),
             cold_output=log_normal(cold_output, output_scale or scale, 444, 1.0),

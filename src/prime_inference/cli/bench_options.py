@@ -47,6 +47,12 @@ WarmupRequests = Annotated[
     int, typer.Option("--warmup-requests", min=0, help="Extra one-token requests of a lane.")
 ]
 IdleCap = Annotated[float, typer.Option("--idle-cap", min=0, help="Longest delay, seconds.")]
+SystemIdleCap = Annotated[
+    float,
+    typer.Option(
+        "--system-idle-cap", min=0, help="Longest time without any request in flight; 0: no cap."
+    ),
+]
 Grace = Annotated[float, typer.Option("--grace", min=0, help="Seconds for the last answers.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for one request.")]
 ScaleOption = Annotated[float, typer.Option("--scale", help="Factor on input tokens.")]

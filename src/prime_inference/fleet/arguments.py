@@ -11,6 +11,7 @@ import msgspec
 
 from prime_inference.fleet.hardware import GPUS
 from prime_inference.fleet.spec import PoolSpec, RouterSpec, Spec
+from prime_inference.fleet.vllm_cpu import engine_arguments, memory_arguments
 
 DATA_PARALLEL_PORT = 13_345  # ranks of one replica find each other here
 KV_EVENTS_PORT = 5557  # vLLM's own default
@@ -19,6 +20,7 @@ SYSTEM_PORT = 9090  # health and metrics of a worker, where Dynamo's operator pr
 FRONTEND_PORT = 8000
 MOONCAKE_CONFIG = "/etc/mooncake/config.json"
 
+NIXL_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 VLLM_KV_DTYPES = {"bf16": "auto", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4": "nvfp4_ds_mla"}
 
 
@@ -136,17 +138,18 @@ def nodes_of(spec: Spec, pool: PoolSpec) -> int:
 def _vllm(
     spec: Spec, role: str, pool: PoolSpec, source: str, ports: WorkerPorts, rank: NodeRank | None
 ) -> list[str]:
-    parallel = pool.parallelism
+    parallel, gpu = pool.parallelism, GPUS[spec.hardware.gpu]
     result = [
         "--model", source,
         "--served-model-name", spec.model.id,
         "--max-model-len", str(spec.model.context_tokens),
         "--kv-cache-dtype", VLLM_KV_DTYPES[spec.kv.format],
         "--block-size", str(spec.kv.block_tokens),
-        "--gpu-memory-utilization", str(spec.kv.memory_fraction),
+        *memory_arguments(gpu, spec.kv.memory_fraction),
         "--max-num-batched-tokens", str(pool.tokens_per_step),
         "--max-num-seqs", str(pool.sequences),
         "--tensor-parallel-size", str(parallel.tensor),
+        *engine_arguments(gpu),
     ]  # fmt: skip
     if parallel.data > 1:
         result += ["--data-parallel-size", str(parallel.data)]
@@ -156,7 +159,7 @@ def _vllm(
         result += _rank_arguments(spec, pool, rank)
     if role != "aggregated":
         result += ["--disaggregation-mode", role]
-    transfer = _transfer(spec)
+    transfer = _transfer(spec, role)
     if transfer is not None:
         result += ["--kv-transfer-config", as_json(transfer)]
     events = {
@@ -189,13 +192,17 @@ def _rank_arguments(spec: Spec, pool: PoolSpec, rank: NodeRank) -> list[str]:
     ]  # fmt: skip
 
 
-def _transfer(spec: Spec) -> dict[str, object] | None:
+def _transfer(spec: Spec, role: str) -> dict[str, object] | None:
     """NIXL between pools, Mooncake's store beneath, or both through one connector."""
     connectors: list[dict[str, object]] = []
     if spec.kv.transfer == "nixl":
         device = "cuda" if GPUS[spec.hardware.gpu].capability else "cpu"
         connectors.append(
-            {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": device}
+            {
+                "kv_connector": "NixlConnector",
+                "kv_role": NIXL_ROLES[role],
+                "kv_buffer_device": device,
+            }
         )
     if spec.kv.host_tier is not None:
         connectors.append({"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"})

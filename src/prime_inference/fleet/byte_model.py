@@ -1,6 +1,7 @@
-"""A model folder without weights, made on the spot: every byte of text is a token.
+"""A model folder made on the spot: every byte of text is a token.
 
 What Dynamo's frontend and mocker need of a model: a tokenizer, a chat template, a config.
+Weights, which a real engine needs too, come from `byte_weights`.
 The mocker invents tokens, so each token of the vocabulary has a text of its own.
 """
 
@@ -13,6 +14,16 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 2048  # the mocker writes tokens 1000 to 2000, whatever the model
 
 SPACE = chr(256 + 32)  # what byte-level tokenizers write for a space
+
+CONFIG = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+}
+"""Heads of 32 dimensions are the smallest that vLLM has kernels for on CPUs."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -74,13 +85,9 @@ def write_byte_model(folder: Path, context_tokens: int) -> Path:
         "config.json": {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
-            "hidden_size": 64,
-            "intermediate_size": 64,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 2,
-            "vocab_size": VOCABULARY,
+            **CONFIG,
             "max_position_embeddings": context_tokens,
+            "torch_dtype": "float32",
             "bos_token_id": 256,
             "eos_token_id": 258,
         },

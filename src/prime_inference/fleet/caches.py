@@ -8,7 +8,7 @@ beside the list of ready deployments.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,15 +45,20 @@ class _Totals:
         return None
 
 
-def cache_report(frontend: str, workers: Iterable[str]) -> CacheReport:
-    """From the texts of `/metrics`. Raises ValueError for what is no such text."""
-    router = _Totals([frontend])
-    engines = _Totals(workers)
+def cache_report(
+    frontend: str, workers: Sequence[str], second_tier: Sequence[str] = ()
+) -> CacheReport:
+    """From the texts of `/metrics`. Raises ValueError for what is no such text.
+
+    `second_tier` are those of the workers that look into one. For vLLM a block that a decode
+    worker pulls from where it was computed is such a hit too, and is none here.
+    """
+    router, engines, tiers = _Totals([frontend]), _Totals(workers), _Totals(second_tier)
     return CacheReport(
         prompt_tokens=router.of("dynamo_component_router_input_sequence_tokens_sum"),
         cached_tokens=router.of("dynamo_component_router_kv_selected_cached_prefix_tokens_total"),
-        host_queries=engines.of("vllm:external_prefix_cache_queries_total"),
-        host_hits=engines.of("vllm:external_prefix_cache_hits_total"),
+        host_queries=tiers.of("vllm:external_prefix_cache_queries_total"),
+        host_hits=tiers.of("vllm:external_prefix_cache_hits_total"),
         queue_seconds=engines.mean(
             "vllm:request_queue_time_seconds", "dynamo_work_handler_permit_wait_seconds"
         ),

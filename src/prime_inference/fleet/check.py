@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from prime_inference.fleet import vllm_cpu
 from prime_inference.fleet.architecture import Architecture
 from prime_inference.fleet.errors import SpecImpossible
 from prime_inference.fleet.formats import WEIGHT_BITS, row_bytes
@@ -62,8 +63,8 @@ def _numbers(spec: Spec, model: Architecture) -> Iterator[str]:
         )
     if spec.limits.slots < 1:
         yield f"limits.slots {spec.limits.slots} is below 1"
-    if not 0.1 <= spec.kv.memory_fraction <= 0.98:
-        yield f"kv.memory_fraction {spec.kv.memory_fraction} is not within 0.1 and 0.98"
+    if not 0.01 <= spec.kv.memory_fraction <= 0.98:
+        yield f"kv.memory_fraction {spec.kv.memory_fraction} is not within 0.01 and 0.98"
     for role, pool in spec.topology.pools.items():
         if not 1 <= pool.replicas <= MAX_COMPONENTS:
             yield f"topology.{role}.replicas {pool.replicas} is not within 1 and {MAX_COMPONENTS}"
@@ -128,6 +129,8 @@ def _kv(spec: Spec, model: Architecture, gpu: Gpu) -> Iterator[str]:
     elif model.indexer is not None and kv.block_tokens != SPARSE_BLOCK_TOKENS:
         yield f"kv.block_tokens {kv.block_tokens}: sparse attention has pages of 64"
     yield from _layout(spec, model)
+    if not gpu.capability:
+        yield from vllm_cpu.reasons_against(kv, model)
     if kv.host_tier and kv.host_tier.gib_per_gpu * gpu.per_node * GIB > gpu.node_memory_bytes:
         yield (
             f"kv.host_tier: {kv.host_tier.gib_per_gpu} GiB for each of {gpu.per_node} GPUs exceed"

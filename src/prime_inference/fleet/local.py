@@ -19,7 +19,9 @@ from prime_inference.fleet.arguments import (
     worker_environment,
     worker_module,
 )
+from prime_inference.fleet.hardware import GPUS
 from prime_inference.fleet.spec import Spec
+from prime_inference.fleet.vllm_cpu import LOCAL_ENVIRONMENT
 
 LOOPBACK = "127.0.0.1"
 
@@ -76,9 +78,17 @@ def worker_process(
             worker_module(spec),
             *worker_arguments(spec, role, pool, source=source, ports=ports),
         ),
-        environment=runtime_environment(discovery) | worker_environment(spec, ports, LOOPBACK),
+        environment=runtime_environment(discovery)
+        | worker_environment(spec, ports, LOOPBACK)
+        | _cpu_environment(spec),
         port=ports.system,
     )
+
+
+def _cpu_environment(spec: Spec) -> dict[str, str]:
+    """What vLLM's CPU build is told where workers share a machine."""
+    on_cpu = spec.engine == "vllm" and not GPUS[spec.hardware.gpu].capability
+    return dict(LOCAL_ENVIRONMENT) if on_cpu else {}
 
 
 def processes(

@@ -208,6 +208,7 @@ class Attempts:
             said.taken_up(
                 how.id_source if piece.by_ids else None,
                 withheld=continuation.withholds(operation, how),
+                again=piece.again,
             )
             relay.resume(slot.first_token, said, operation.stops)
             return response

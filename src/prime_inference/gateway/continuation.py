@@ -71,6 +71,7 @@ class Piece(NamedTuple):
     path: str
     body: bytes
     by_ids: bool
+    again: str = ""  # the end of what was said, if it is not in the request
 
 
 def resumption_of(deployment: Deployment) -> Resumption:
@@ -167,9 +168,12 @@ def pieces(
     elif prefill is not None:
         messages = operation.content["messages"]
         if not isinstance(messages[-1], AssistantMessage):
-            content = {"messages": [*messages, AssistantMessage(content=said.text)]}
-            more = structs.replace(more, content=content, parameters=parameters | prefill)
-            yield Piece("/chat/completions", more.body(deployment), by_ids=False)
+            text = said.text.rstrip()  # many templates do so; then the engine must be let know
+            if text:  # else from the start: an empty message cannot be left open
+                content = {"messages": [*messages, AssistantMessage(content=text)]}
+                more = structs.replace(more, content=content, parameters=parameters | prefill)
+            again = said.text[len(text) :]
+            yield Piece("/chat/completions", more.body(deployment), by_ids=False, again=again)
 
 
 def ids_of(operation: Operation, said: Said) -> list[int]:

@@ -69,6 +69,9 @@ OTHER_SHAPE: dict[tuple[EngineKind, str], tuple[str, ...]] = {
 DROPS_NAMES: frozenset[EngineKind] = frozenset({"llama.cpp"})
 """Engines whose templates never see a message's `name`."""
 
+COUNT_AS_THEY_GO: frozenset[EngineKind] = frozenset({"vllm", "dynamo"})
+"""Engines that count with every event if asked to: what is known when an answer breaks off."""
+
 OBJECTS_ONLY = frozenset({"msg_"})
 """Dialects in which a call's arguments are an object, not text, by their answers' ids."""
 
@@ -143,7 +146,7 @@ class Operation(Struct, frozen=True, gc=False):
                 body["return_progress"] = True
                 if "logprobs" in body:  # without it 20 come, and with 0 none of the tokens' own
                     body.setdefault("top_logprobs", 1)
-            elif deployment.engine == "vllm":
+            elif deployment.engine in COUNT_AS_THEY_GO:
                 body["stream_options"]["continuous_usage_stats"] = True
         return _encoder.encode(body)
 

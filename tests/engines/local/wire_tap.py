@@ -65,6 +65,7 @@ class WireTap:
             body = await reader.readexactly(length)
             found = CUT.search(head)
             head = CUT.sub(b"", head, count=1)
+            head = head.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)  # its end ends ours
             exchange = Exchange(head.split(b" ")[1].decode(), msgspec.json.decode(body))
             self.exchanges.append(exchange)
             await self._pass_on(head + body, exchange, writer, int(found[1]) if found else None)

@@ -136,7 +136,7 @@ def test_an_interval_holds_the_share_and_is_not_empty_where_nothing_was_lost() -
 
 def test_an_arm_passes_or_fails_only_where_its_interval_lies_on_one_side_of_the_bound() -> None:
     quality = SelectorQuality(0.02, "nvfp4", 5.0, 1000, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, ())
-    for lost, verdict in ((0, "passes"), (10, "open"), (40, "fails")):
+    for lost, verdict in ((0, "passes"), (50, "open"), (80, "fails")):
         low, high = wilson(lost, 1000)
         assert (low <= LOSS_BOUND <= high) == (verdict == "open")
         assert replace(quality, lost=lost / 1000, low=low, high=high).verdict == verdict

@@ -69,3 +69,18 @@ def test_what_one_engine_did_not_count_is_not_called_the_engines_count():
         b'{"choices":[{"text":" three"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
     )
     assert stream.usage == Usage(7, 3, source="counted")
+
+
+def test_a_token_that_only_repeats_the_seam_is_neither_sent_nor_counted():
+    stream = begun("one", "\n", usage=7)
+    said = stream.said
+    assert said is not None
+    said.taken_up(None, again="\n")
+    continued = ContinuedStream(stream, said, ())
+    sent = b""
+    for count, text in enumerate(("\n", "two"), 1):
+        event: dict[str, Any] = {"choices": [{"delta": {"content": text}}]}
+        event["usage"] = {"prompt_tokens": 8, "completion_tokens": count}
+        sent += continued.feed(json.dumps(event).encode())
+    assert text_of(sent) == "two"
+    assert continued.usage == Usage(7, 3, source="upstream")

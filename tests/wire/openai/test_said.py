@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_inference.domain.usage import Usage
 from prime_inference.wire.openai.answers import Answer
@@ -84,3 +86,42 @@ def test_what_is_more_than_text_is_noted():
     assert (said.reasoned, said.others, said.ids, said.text) == (True, False, [11], "")
     take(said, vllm(None, 12, tool_calls=[{"index": 0, "function": {"name": "f"}}]), 2)
     assert said.others
+
+
+def test_text_that_the_next_engine_was_not_given_is_not_said_twice():
+    said = Said(None)
+    take(said, vllm("one \n"), 2)
+    said.taken_up(None, again=" \n")
+    deltas = [
+        take(said, vllm(text), count).choices[0].delta
+        for count, text in enumerate((" ", "\ntwo"), 1)
+    ]
+    assert [delta and delta.content for delta in deltas] == [None, "two"]
+    take(said, vllm(" \nthree"), 4)
+    assert said.text == "one \ntwo \nthree"
+    assert said.tokens == 5  # one of the six was said before
+
+
+def test_what_the_next_engine_writes_instead_is_kept():
+    said = Said(None)
+    take(said, vllm("one\n"), 1)
+    said.taken_up(None, again="\n")
+    take(said, vllm("two"), 1)  # it goes on without the space that the client has
+    take(said, vllm("\nthree"), 2)
+    assert (said.text, said.tokens) == ("one\ntwo\nthree", 3)
+
+
+@given(st.text(" \n\t", max_size=4), st.text("ab \n", max_size=12), st.data())
+def test_of_what_was_said_already_the_beginning_is_left_out_however_it_is_cut(
+    again: str, text: str, data: st.DataObject
+):
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=4).map(sorted))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    said = Said(None)
+    take(said, vllm("x" + again), 1)
+    said.taken_up(None, again=again)
+    for piece in pieces:
+        take(said, vllm(piece), None)
+    same = next((i for i, (a, b) in enumerate(zip(again, text, strict=False)) if a != b),
+                min(len(again), len(text)))  # fmt: skip
+    assert said.text == "x" + again + text[same:]

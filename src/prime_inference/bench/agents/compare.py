@@ -71,6 +71,7 @@ METRICS = {
     "ttft_p50": _Metric("s", lambda record: record.ttft, 50),
     "ttft_p90": _Metric("s", lambda record: record.ttft, 90),
     "itl_p50": _Metric("s", lambda record: record.itl, 50),
+    "itl_p90": _Metric("s", lambda record: record.itl, 90),
 }
 
 

@@ -46,6 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     start_window: tuple[float, float] = (0.25, 0.75)
     warmup_requests: int = 10
     idle_cap: float = 300.0
+    system_idle_cap: float | None = 10.0  # while nothing at all is in flight; None: no cap
     grace: float = 60.0  # for answers in flight at the end; a turn of 444 tokens at 10 tok/s
     timeout: float = 600.0  # of one request: a cold prompt of a million tokens in a long queue
     session_rate: float | None = None  # sessions started a second: an open loop

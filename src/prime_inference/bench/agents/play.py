@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,7 +52,7 @@ class Play:
         self._scope = scope
         self._seen = seen or SeenBlocks()
         self._name = f"{tree.id}-{number}"
-        self._deadline = float("inf")
+        self._deadline = math.inf
         self._rng = random.Random(f"play {options.seed} {number}")
         self._marker: list[str] = []
         self._text: PromptText | None = None
@@ -78,7 +79,7 @@ class Play:
 
     async def run(
         self, *, begin: int = 0, due: float, schedule: float | None = None,
-        deadline: float = float("inf"),
+        deadline: float = math.inf,
     ) -> bool:  # fmt: skip
         """Play from turn `begin`, which is due then, to the end; whether it came to the end.
 
@@ -134,8 +135,6 @@ class Play:
         self, session: Session, index: int, history: list[Mapping[str, Any]], kind: Kind,
         intended: float, due: float,
     ) -> Record:  # fmt: skip
-        if due >= self._deadline:
-            raise PlayEnded
         wait = session.turns[index].delay
         return await self._send(session, index, history, "profiling", kind, intended, due, wait)
 
@@ -154,7 +153,13 @@ class Play:
             last_turn=session is self.tree and index == len(session.turns) - 1,
             cancel_after=self._cancel_after(asked) if phase == "profiling" else None,
         )  # fmt: skip
-        await asyncio.sleep(due - self._sender.now)
+        came = await self._sender.idle.until(due, self._deadline)
+        if came >= self._deadline:
+            raise PlayEnded
+        skipped = due - came
+        planned.due -= skipped
+        planned.intended -= skipped
+        planned.wait = max(0.0, planned.wait - skipped)
         if turn.blocks:
             planned.hit_tokens = hit_tokens(turn, session.block_tokens, self._seen)
             self._seen.add(turn.blocks)

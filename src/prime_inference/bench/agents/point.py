@@ -50,6 +50,7 @@ class PointRun(msgspec.Struct, frozen=True, kw_only=True):
     send_lag_p99: float
     load: tuple[float, float]
     faults: tuple[FaultRun, ...] = ()
+    skipped: float = 0.0  # seconds by which `system_idle_cap` brought turns forward
 
     def late(self, bound: float) -> bool:
         """Whether the generator was later than `bound` seconds."""
@@ -101,6 +102,7 @@ class Measurement:
             point=point, number=number, start=start, end=sender.now,
             lag_p99=_p99(probe.samples), send_lag_p99=_p99(lags),
             load=(load_before, os.getloadavg()[0]), faults=tuple(faults),
+            skipped=sender.idle.skipped,
         )  # fmt: skip
 
     def _sender(self, number: int, sink: Callable[[Record], None]) -> Sender:
@@ -111,7 +113,13 @@ class Measurement:
         return Sender(
             self._client, self._model, sink, point=number, origin=clock(),
             seconds=self._options.timeout, extra=extra, tools=self._tools, keep_text=threaded,
+            idle_cap=self._idle_cap,
         )  # fmt: skip
+
+    @property
+    def _idle_cap(self) -> float | None:
+        """An open loop keeps to its schedule, whatever is in flight."""
+        return self._options.system_idle_cap if self._options.session_rate is None else None
 
     def _cold(self, sender: Sender, point: Point, nonce: str) -> ColdStream:
         assert self._vocabulary is not None, "cold arrivals are made of the vocabulary"

@@ -10,6 +10,7 @@ import msgspec
 
 from prime_inference.bench.agents.answers import Answer, read_answer
 from prime_inference.bench.agents.http_stream import Exchange, StreamClient, clock
+from prime_inference.bench.agents.idle_cap import IdleCap
 from prime_inference.bench.agents.records import OK, OVERFLOW, UNFINISHED, Kind, Phase, Record
 from prime_inference.bench.agents.tool_calls import Tools
 
@@ -51,7 +52,7 @@ class Sender:
     def __init__(
         self, client: StreamClient, model: str, sink: Callable[[Record], None], *,
         point: int, origin: float, seconds: float, extra: Mapping[str, Any] | None = None,
-        tools: Tools | None = None, keep_text: bool = False,
+        tools: Tools | None = None, keep_text: bool = False, idle_cap: float | None = None,
     ) -> None:  # fmt: skip
         self._client = client
         self._model = model
@@ -62,6 +63,7 @@ class Sender:
         self._extra = dict(extra or {})
         self._tools = tools
         self._keep_text = keep_text or tools is not None
+        self.idle = IdleCap(idle_cap, lambda: self.now)
 
     @property
     def now(self) -> float:
@@ -88,6 +90,7 @@ class Sender:
         Cancelling the wait records it as unfinished.
         """
         started = self.now
+        self.idle.began()
         try:
             exchange = await self._client.post(
                 PATH, planned.body, headers=planned.headers, seconds=self._seconds,
@@ -96,6 +99,8 @@ class Sender:
         except asyncio.CancelledError:
             self._sink(self._base(planned, started, self.now, UNFINISHED))
             raise
+        finally:
+            self.idle.ended()
         record, text = self._record(planned, exchange)
         self._sink(record)
         return record, text

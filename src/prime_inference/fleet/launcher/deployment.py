@@ -80,11 +80,16 @@ class RunningDeployment:
 
     async def caches(self) -> CacheReport:
         """How well its caches serve it, asked now."""
-        ports = {name: keeper.record.process.port for name, keeper in self._keepers.items()}
-        frontend = ports.pop("frontend", 0)
-        texts = await asyncio.gather(*map(self._prober.metrics, [frontend, *ports.values()]))
+        processes = [keeper.record.process for keeper in self._keepers.values()]
+        asked = await asyncio.gather(*(self._prober.metrics(one.port) for one in processes))
+        texts = [(one.role, text) for one, text in zip(processes, asked, strict=True)]
+        frontend = "".join(text for role, text in texts if role == "frontend")
+        workers = [text for role, text in texts if role != "frontend"]
+        tiered: list[str] = []
+        if self.planned.spec.kv.host_tier is not None:
+            tiered = [text for role, text in texts if role in ("prefill", "aggregated")]
         try:
-            return cache_report(texts[0], texts[1:])
+            return cache_report(frontend, workers, tiered)
         except ValueError:  # another program took the port of a process that is down
             return CacheReport()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prime_inference.fleet.byte_model import write_byte_model
+from prime_inference.fleet.byte_weights import write_byte_weights
 from prime_inference.fleet.errors import SpecMalformed
 from prime_inference.fleet.spec import Spec
 
@@ -15,8 +16,11 @@ def model_source(spec: Spec, folder: Path, base: Path) -> str:
     A path is taken from `base`, the folder of the fleet's file. Raises SpecMalformed, OSError.
     """
     source = spec.model.source
-    if spec.engine == "mocker" and source == "bytes":
-        return str(write_byte_model(folder / "bytes", spec.model.context_tokens))
+    if source == "bytes" and spec.engine != "llama.cpp":
+        made = write_byte_model(folder / "bytes", spec.model.context_tokens)
+        if spec.engine == "vllm":
+            write_byte_weights(made)
+        return str(made)
     if not source.startswith((".", "/")):
         return source  # a name that the engine knows
     path = (base / source).absolute()

@@ -21,6 +21,7 @@ class ContinuedStream(AnswerStream):
     def __init__(self, before: AnswerStream, said: Said, stops: Sequence[str]) -> None:
         vars(self).update(vars(before))
         self._earlier = _kept(before.usage, said.tokens)
+        self._again = said
         self._counted = 0
         self._reported = None
         self._states[0].finish = None
@@ -43,11 +44,16 @@ class ContinuedStream(AnswerStream):
             prompt = max(0, now.prompt_tokens - before.completion_tokens)
         return Usage(
             prompt_tokens=prompt,
-            completion_tokens=before.completion_tokens + now.completion_tokens,
+            completion_tokens=before.completion_tokens + self._new_tokens(now),
             cached_tokens=before.cached_tokens,
             reasoning_tokens=before.reasoning_tokens + now.reasoning_tokens,
             source="upstream" if both or self._nothing_followed else "counted",
         )
+
+    def _new_tokens(self, now: Usage) -> int:
+        """The next engine's, without those of text that was said before."""
+        rewritten = self._again.rewritten if now.source == "upstream" else 0
+        return max(0, now.completion_tokens - rewritten)
 
     @property
     def _nothing_followed(self) -> bool:

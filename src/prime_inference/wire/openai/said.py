@@ -37,8 +37,8 @@ class Said:
     a character, say) may name them before it.
     """
 
-    __slots__ = ("_aligned", "_before", "_count", "_exact", "_ids", "_prompt", "_source", "_texts",
-                 "_thoughts", "_withheld", "others")  # fmt: skip
+    __slots__ = ("_again", "_aligned", "_before", "_count", "_exact", "_ids", "_prompt", "_source",
+                 "_texts", "_thoughts", "_withheld", "others", "rewritten")  # fmt: skip
 
     def __init__(self, source: IdSource | None, *, withheld: bool = False) -> None:
         self._source = source
@@ -51,7 +51,9 @@ class Said:
         self._aligned = 0  # how many of them stand for what was said
         self._before = 0  # tokens of the engines before this one
         self._count = 0  # tokens of this one, as it counted them itself
+        self._again = ""  # text that was said and that the next engine was not given
         self.others = False  # it has called a tool or refused: more than text
+        self.rewritten = 0  # events of this engine that were nothing but such text
 
     @property
     def text(self) -> str:
@@ -76,7 +78,7 @@ class Said:
     def tokens(self) -> int:
         """How many tokens were said: the engine's count, else named tokens, else events."""
         if self._count:
-            return self._before + self._count
+            return self._before + self._count - self.rewritten
         return max(self._aligned, self._before, len(self._texts) + self._thoughts)
 
     @property
@@ -89,17 +91,26 @@ class Said:
         except (ValueError, RecursionError):
             raise UpstreamMalformed("The upstream's token ids are no list of integers.") from None
 
-    def taken_up(self, source: IdSource | None, *, withheld: bool = False) -> None:
-        """Another engine goes on; without `source`, or by text, tokens are not known any more."""
+    def taken_up(self, source: IdSource | None, *, withheld: bool = False, again: str = "") -> None:
+        """Another engine goes on; without `source`, or by text, tokens are not known any more.
+
+        `again` is the end of what was said, which the engine was not given: it may write it once
+        more, and is not let say it twice.
+        """
         self._exact = source is not None and self.ids is not None
         self._before = self.tokens
         self._ids = self._ids[: self._aligned]
         self._count = 0
         self._source = source
         self._withheld = withheld
+        self._again = again
+        self.rewritten = 0
 
     def take(self, answer: Answer, reported: Usage | None) -> None:
-        """One event; `reported` is the engine's count so far. Hides logprobs that are ours."""
+        """One event; `reported` is the engine's count so far.
+
+        Hides what is not for the client: logprobs that are ours, and text that it has.
+        """
         if not self._aligned and self._exact:
             self._name_prompt(answer)
         for choice in answer.choices:
@@ -110,6 +121,8 @@ class Said:
                 self._ids += ids
             delta = choice.delta
             text = choice.text if delta is None else delta.content
+            if self._again and text:
+                text = self._unsaid(text, choice)
             thought = delta is not None and self._beside_text(delta)
             if text:
                 self._texts.append(text)
@@ -117,6 +130,20 @@ class Said:
                 self._aligned = len(self._ids)
                 if reported is not None:
                     self._count = reported.completion_tokens
+
+    def _unsaid(self, text: str, choice: Choice) -> str | None:
+        """What of `text` has not been said already; the choice is left with that."""
+        both = zip(self._again, text, strict=False)
+        same = next((at for at, (one, other) in enumerate(both) if one != other), None)
+        same = min(len(self._again), len(text)) if same is None else same
+        self._again = self._again[same:] if same == len(text) else ""
+        self.rewritten += same == len(text)
+        rest = text[same:] or None
+        if choice.delta is None:
+            choice.text = rest
+        else:
+            choice.delta.content = rest
+        return rest
 
     def _beside_text(self, delta: Message) -> bool:
         """Note what is no text; True for reasoning."""

@@ -1,0 +1,1 @@
+"""Sessions of agents on real Dynamo processes with the mocker behind them."""
