@@ -106,10 +106,10 @@ class Attempts:
         """A second attempt at a stream, as far as its first content."""
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         slot.when_recalled(clocks.recalled)
-        tools = run.operation.answer_tools(upstream.deployment)
-        body, said, rules = await self._first_request(run, keep_record, upstream, tools)
         response: Response | None = None
         try:
+            tools = run.operation.answer_tools(upstream.deployment)
+            body, said, rules = await self._first_request(run, keep_record, upstream, tools)
             response = await self._open(
                 run, model, upstream, clocks, f"/{run.operation.route}", body
             )

@@ -132,12 +132,13 @@ class Runner:
     def _send_canary(self, name: str, canary: Canary, tasks: asyncio.TaskGroup) -> None:
         slot = self._guard.probe_slot(name)
         if slot is not None:
-            tasks.create_task(_run_canary(slot, canary))
+            probe = tasks.create_task(_run_canary(slot, canary))
+            # not in the coroutine: cancelled before its first step it would not run at all
+            probe.add_done_callback(lambda _: slot.release())
 
 
 async def _run_canary(slot: Slot, canary: Canary) -> None:
-    with slot:
-        await canary(slot)
+    await canary(slot)
 
 
 async def begin(guard: Guard, model: str) -> None:
