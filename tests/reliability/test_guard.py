@@ -613,6 +613,42 @@ def test_who_leaves_is_not_served() -> None:
     assert got == []
 
 
+def test_who_can_be_served_by_few_waits_for_those_and_holds_nobody_up() -> None:
+    fleet = Fleet(deployment("a", slots=1), deployment("b", slots=1))
+    for name in "ab":
+        slot = admit(fleet.guard, name)
+        fleet.clock.now += 0.1
+        slot.release()
+    slots = {name: admit(fleet.guard, name) for name in "ab"}
+    got: dict[str, list[Slot | Refusal]] = {"only a": [], "any": []}
+    for who, among in (("only a", {"a"}), ("any", {"a", "b", "gone"})):
+        waiter = fleet.guard.wait("m", Priority.INTERACTIVE, got[who].append, among)
+        assert isinstance(waiter, Waiter)
+    slots["b"].release()
+    assert got["only a"] == []
+    assert isinstance(got["any"][0], Slot)
+    slots["a"].release()
+    assert isinstance(got["only a"][0], Slot)
+    assert got["only a"][0].deployment == "a"
+    assert fleet.guard.waiting("m") == 0
+
+
+def test_a_wait_for_few_is_as_long_as_those_take() -> None:
+    fleet = Fleet(deployment("slow", slots=1), deployment("fast", slots=1))
+    for name, seconds in (("slow", 30), ("fast", 0.1)):
+        slot = admit(fleet.guard, name)
+        fleet.clock.now += seconds
+        slot.release()
+        fleet.settle()
+    for name in ("slow", "fast"):
+        admit(fleet.guard, name)
+    got: list[Slot | Refusal] = []
+    refusal = fleet.guard.wait("m", Priority.INTERACTIVE, got.append, {"slow"})
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(30)
+    assert isinstance(fleet.guard.wait("m", Priority.INTERACTIVE, got.append, {"fast"}), Waiter)
+
+
 def test_a_replica_that_has_just_started_waits_for_its_first_lease() -> None:
     fleet = Fleet()
     fleet.guard.configure([deployment("a")])

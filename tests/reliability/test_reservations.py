@@ -132,6 +132,16 @@ def test_who_leaves_the_line_leaves_nothing_behind() -> None:
     assert place.fleet.guard._deployments["d"].reserved["res"].waiting == 0
 
 
+def test_nobody_waits_for_slots_of_a_deployment_that_cannot_serve_the_request() -> None:
+    place = Place()
+    reserved = place.fleet.guard.reserved
+    assert reserved.wait("res", place._delivered, {"another"}) is None
+    waiter = reserved.wait("res", place._delivered, {"d", "another"})
+    assert waiter is not None
+    place.fleet.settle()
+    assert [slot.deployment for slot in place.owned] == ["d"]
+
+
 def test_over_the_reservation_nobody_waits() -> None:
     place = Place()
     place.owners(4)
