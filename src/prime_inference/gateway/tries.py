@@ -200,6 +200,8 @@ class Tries:
         """Raises UpstreamFailure, unless an answer that has begun may wait for its end."""
         if self._cut is None:
             raise refusal.error(self._run.model)
+        if refusal.reason is Reason.DRAINED:  # nothing will come
+            raise self._cut
         pause = max(PAUSES[0], refusal.retry_after_s)
         self._paused += pause
         if self._paused > LONGEST_PAUSE:

@@ -203,8 +203,9 @@ class Guard:
         See `leave`.
         """
         pool = self._models.get(model)
-        if pool is None:
-            return Refusal(Reason.GONE, GONE_RETRY_S)
+        if pool is None:  # they were drained before they were ever used
+            self.decisions.refusals[model, Reason.DRAINED] += 1
+            return Refusal(Reason.DRAINED, GONE_RETRY_S)
         joined = pool.wait(priority, self._clock(), deliver, among)
         self.wake()
         return joined

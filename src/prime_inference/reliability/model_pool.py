@@ -115,7 +115,10 @@ class ModelPool:
     ) -> Waiter | Refusal:
         """Join the line for a slot of one `among`, if it is expected within the longest wait."""
         longest = self._settings.lease.longest_wait_s
-        if among is not None and all(m.id in among for m in self.members):
+        able = sum(among is None or member.id in among for member in self.members)
+        if not able:
+            return self._refusal(Reason.DRAINED, math.inf)
+        if able == len(self.members):
             among = None
         expected = self.expected_wait(priority, now, among)
         if expected > longest:
