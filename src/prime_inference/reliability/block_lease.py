@@ -143,16 +143,17 @@ class BlockLease:
         `rest`: with nothing in flight and nobody coming; gives everything up.
         """
         interactive, batch = (0, 0) if rest else self._wants(now)
+        keep = self._keep()
         self.resting = rest
         if rest:
             self.ready = False
             self.granted = self.batch = 0
+            self.kept = min(self.kept, keep)
+            self.safe = self._safe_capacity()
             self.valid_until = now + self._settings.presence_s
         elif now < self.valid_until:  # later, what is given up cannot be had again
             self.granted = min(self.granted, max(interactive + batch, in_flight))
             self.batch = min(self.batch, self.granted)
-        keep = self._keep()
-        if self.epoch:
             self.kept = min(self.kept, keep)
             self.safe = self._safe_capacity()
         self._refused_interactive = self._refused_batch = 0

@@ -41,6 +41,13 @@ class _Block:
         return Holding(self.ask, self.held)
 
     @property
+    def entitled(self) -> BlockAsk:
+        """Its ask, with what its holder keeps whatever it wants."""
+        if self.ask.reservation or self.ask.interactive >= self.grant.safe:
+            return self.ask
+        return replace(self.ask, interactive=self.grant.safe)
+
+    @property
     def lacks(self) -> bool:
         """Whether its holder was granted less than it wants."""
         return self.grant.granted < self.ask.interactive + self.ask.batch
@@ -80,7 +87,7 @@ class BlockPool:
         if learning:
             total, batch = self._claimed(ask, alike, slots, newcomer)
         else:
-            shares = self._shares([ask, *(block.ask for block in alike)], room, now)
+            shares = self._shares([ask, *(block.entitled for block in alike)], room, now)
             total, batch = shares[ask.holder]
         granted = min(total, free)
         safe = min(free, self._safe(ask, alike, capacity, learning, newcomer))

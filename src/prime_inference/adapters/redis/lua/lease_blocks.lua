@@ -151,6 +151,8 @@ local function shares(ask, alike, room)
   local first, second, turn = {}, {}, math.floor(now / ask.ttl)
   for i, block in ipairs(alike) do
     first[i], second[i] = block.wants_interactive, block.wants_batch
+    -- with what its holder keeps whatever it wants
+    if ask.reservation == '' then first[i] = math.max(first[i], block.safe) end
   end
   local sharing = ask.reservation == '' and ask.sharing or 'fair_share'
   first = whole_shares(sharing, room, first, turn)
@@ -265,7 +267,7 @@ local function lease(key, ask)
     holder = ask.holder, reservation = ask.reservation, reserved = ask.reserved, kept = ask.kept,
     epoch = epoch, sequence = ask.sequence, wants_interactive = ask.interactive,
     wants_batch = ask.batch, in_flight = ask.in_flight, capacity = ask.capacity,
-    newcomer = newcomer, ends = now + ask.ttl, recall = 0, owed = 0,
+    newcomer = newcomer, ends = now + ask.ttl, recall = 0, owed = 0, safe = 0,
     told_capacity = capacity, awaited = 0,
   }
   alike[#alike + 1] = block
