@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_inference.domain.models import Deployment
 from prime_inference.ports.coordination import BreakerState
-from prime_inference.reliability.settings import BreakerSettings, Settings
+from prime_inference.reliability.settings import BreakerSettings, LeaseSettings, Settings
 from prime_inference.reliability.slots import Priority, Refusal, Slot
 from tests.sim.engine import Engine
 from tests.sim.invariants import Broken, Invariants
@@ -55,7 +55,9 @@ class Simulation:
         weather = Weather(loss=random.choice([0, 0, 0.01, 0.1]), slow=random.choice([0, 0, 0.05]))
         self.network = Network(world, weather)
         self.store = SimStore(world, self.network, self._clock())
+        only_the_store_fails = random.random() < ONLY_THE_STORE
         self.settings = Settings(
+            lease=LeaseSettings(assumed_replicas=1 if only_the_store_fails else 3),
             breaker=BreakerSettings(
                 poll_s=random.choice([0.15, 1.0, 1.0]), tickets=random.choice([1, 2])
             ),
@@ -85,10 +87,15 @@ class Simulation:
             bursts_s=random.choice([0, 3, 7]),
         )
         self.peace = False
-        self.invariants.only_the_store_fails = random.random() < ONLY_THE_STORE
-        troubles = Troubles(self)
-        only = self.invariants.only_the_store_fails
-        self._troubles = troubles.of_the_store() if only else troubles.all()
+        self._troubles = Troubles(self).all()
+        if only_the_store_fails:
+            self._let_only_the_store_fail()
+
+    def _let_only_the_store_fail(self) -> None:
+        """Long outages, and replicas that are busy in turn with long answers."""
+        self.invariants.only_the_store_fails = True
+        self._troubles = Troubles(self, long=0.7).of_the_store()
+        self.traffic = replace(self.traffic, per_second=3, mean_s=8, bursts_s=9)
 
     def run(self) -> None:
         """Raises AssertionError, with the moment in its notes."""

@@ -49,7 +49,7 @@ def _forgets_what_is_in_flight(patch: Patch) -> None:
 
     def forgetful(self: BlockPool, ask: BlockAsk, now: float) -> BlockGrant:
         grant = lease(self, ask, now)
-        self._blocks[ask.holder].held = grant.granted
+        self._blocks[ask.block].held = grant.granted
         return grant
 
     patch.setattr(BlockPool, "lease", forgetful)

@@ -20,8 +20,9 @@ LEASE_S = 10.0
 class Troubles:
     """Chooses troubles and lets them end."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, *, long: float = 0.3) -> None:
         self._sim = simulation
+        self._long = long  # share of troubles that are longer than a lease
         self._busy = [False] * len(simulation.replicas)  # places of replicas that are in trouble
         self._hunting = False
         simulation.books.admitted = self._hunt
@@ -46,7 +47,7 @@ class Troubles:
 
     def _length(self) -> float:
         random = self._sim.world.random
-        if random.random() < 0.3:  # longer than a lease
+        if random.random() < self._long:
             return random.uniform(LEASE_S, LONGEST_S)
         return random.choice([0.1, 1, 5]) * random.random()
 
