@@ -160,7 +160,9 @@ def test_a_lease_woken_as_it_goes_to_rest_asks_again_at_once(lease: BlockLease) 
 
 def test_who_is_woken_without_a_store_goes_by_the_safe_capacity(lease: BlockLease) -> None:
     _leased(lease, 4)
-    lease.accept(lease.ask(0, now=108, rest=True), _grant(0, holders=4, safe=1), sent_at=108, now=108)
+    lease.accept(
+        lease.ask(0, now=108, rest=True), _grant(0, holders=4, safe=1), sent_at=108, now=108
+    )
     lease.wake(120)
     lease.failed(lease.ask(0, now=120), now=120.05)
     assert lease.ready

@@ -205,7 +205,9 @@ class BlockLease:
         self._ask_at = sent_at + settings.ttl_s * self._renew_at
         if contended:
             self._ask_at = min(self._ask_at, sent_at + settings.contended_gap_s)
-        if grant.granted < ask.has or max(grant.granted, grant.safe) < ask.safe:  # the store frees the difference when it hears that we know
+        if (
+            grant.granted < ask.has or max(grant.granted, grant.safe) < ask.safe
+        ):  # the store frees the difference when it hears that we know
             self._ask_at = now
 
     def failed(self, ask: BlockAsk, now: float) -> None:
