@@ -258,7 +258,11 @@ class Simulation:
 
         Within a lease he has every slot that he has reserved, whatever the others lose.
         """
-        reserved = sum(sum(parts.values()) for parts in self.allotment.values())
+        statuses = [status for replica in self.replicas for status in replica.guard.status()]
+        ejected = {each.id for each in statuses if each.breaker is not BreakerState.CLOSED}
+        assert not (ejected and self._has_traffic)
+        parts = [part for name, part in self.allotment.items() if name not in ejected]
+        reserved = sum(sum(part.values()) for part in parts)  # nobody has what is ejected
         if not reserved:
             return
         taken: list[Slot] = []
