@@ -77,7 +77,7 @@ def _lets_leases_end_late(patch: Patch) -> None:
     def late(
         self: BlockLease, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float
     ) -> None:
-        accept(self, ask, grant, sent_at + 0.5, now)
+        accept(self, ask, grant, sent_at + 1.5, now)  # the store waits out less
 
     patch.setattr(BlockLease, "accept", late)
 
