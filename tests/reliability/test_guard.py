@@ -22,6 +22,7 @@ from prime_inference.ports.coordination import (
 from prime_inference.reliability.commands import LeaseBlocks, ReadBreakers
 from prime_inference.reliability.decisions import Retry
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.settings import LeaseSettings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
 from prime_inference.reliability.waiting import Waiter
@@ -799,3 +800,29 @@ def test_a_replica_that_stops_gives_everything_back() -> None:
         staying.admit("a")
         fleet.advance(0.2)
     assert staying.status()[0].in_flight == 4
+
+
+def test_who_has_no_slot_is_told_when_the_block_that_is_in_the_way_ends() -> None:
+    fleet = Fleet(deployment("a", slots=1), replicas=2)
+    admit(fleet.guard, "a")
+    fleet.guards[1].began("m")
+    fleet.settle()
+    refusal = fleet.guards[1].admit("a")
+    assert isinstance(refusal, Refusal)
+    fleet.advance(1)
+    later = fleet.guards[1].admit("a")
+    assert isinstance(later, Refusal)
+    assert 1 < later.retry_after_s <= LeaseSettings().ttl_s
+
+
+def test_while_the_store_learns_who_is_refused_is_told_when_that_ends() -> None:
+    fleet = Fleet()
+    fleet.store = MemoryStore(learning_s=8.0)
+    fleet.guard.configure([deployment("a", slots=8)])
+    fleet.settle()
+    for _ in range(6):
+        fleet.guard.admit("a")
+        fleet.advance(0.5)  # the store is asked, and has no more
+    refusal = fleet.guard.admit("a")
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(8.0 - 3.0, abs=1.1)
