@@ -22,6 +22,7 @@ from prime_inference.ports.coordination import (
 from prime_inference.reliability.commands import LeaseBlocks, ReadBreakers
 from prime_inference.reliability.decisions import Retry
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.settings import LeaseSettings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
 from prime_inference.reliability.waiting import Waiter
@@ -146,12 +147,33 @@ def test_a_dead_replicas_slots_come_back_within_the_lease_time() -> None:
 
 
 def test_a_slot_knows_that_its_lease_has_ended_in_between() -> None:
-    fleet = Fleet(deployment("a"))
+    fleet = Fleet(deployment("a"), replicas=2)
     slot = admit(fleet.guard, "a")
     assert not slot.fenced
-    fleet.clock.now += 30  # frozen for three lease times
+    admit(fleet.guards[1], "a")  # the other one goes on asking
+    frozen = fleet.guards.pop(0)
+    fleet.advance(30)
+    fleet.guards.insert(0, frozen)
     fleet.settle()
     assert slot.fenced
+
+
+def test_a_lease_that_ended_while_the_store_was_away_is_its_holders_when_it_is_back() -> None:
+    fleet = Fleet(deployment("a", slots=8), replicas=2)
+    fleet.advance(60)
+    fleet.guard.began("m")
+    for _ in range(6):
+        fleet.advance(1)
+        admit(fleet.guard, "a")
+    fleet.store_up = False
+    fleet.advance(30)
+    fleet.store_up = True
+    fleet.guards.reverse()  # whoever has nothing in flight asks first
+    for _ in range(30):
+        for guard in fleet.guards:
+            guard.admit("a")
+        fleet.advance(0.5)
+    assert sum(guard.status()[0].in_flight for guard in fleet.guards) == 8
 
 
 def test_the_store_is_asked_little() -> None:
@@ -176,8 +198,7 @@ def test_without_the_store_requests_go_on() -> None:
     fleet.advance(30)
     assert fleet.guard.degraded
     admit(fleet.guard, "a")
-    admit(fleet.guard, "a")
-    assert isinstance(fleet.guard.admit("a"), Refusal)  # half of the slots: there are two replicas
+    assert isinstance(fleet.guard.admit("a"), Refusal)  # half of its part: the other may have more
     fleet.store_up = True
     fleet.advance(2)
     assert not fleet.guard.degraded
@@ -815,3 +836,29 @@ def test_a_replica_that_stops_gives_everything_back() -> None:
         staying.admit("a")
         fleet.advance(0.2)
     assert staying.status()[0].in_flight == 4
+
+
+def test_who_has_no_slot_is_told_when_the_block_that_is_in_the_way_ends() -> None:
+    fleet = Fleet(deployment("a", slots=1), replicas=2)
+    admit(fleet.guard, "a")
+    fleet.guards[1].began("m")
+    fleet.settle()
+    refusal = fleet.guards[1].admit("a")
+    assert isinstance(refusal, Refusal)
+    fleet.advance(1)
+    later = fleet.guards[1].admit("a")
+    assert isinstance(later, Refusal)
+    assert 1 < later.retry_after_s <= LeaseSettings().ttl_s
+
+
+def test_while_the_store_learns_who_is_refused_is_told_when_that_ends() -> None:
+    fleet = Fleet()
+    fleet.store = MemoryStore(learning_s=8.0)
+    fleet.guard.configure([deployment("a", slots=8)])
+    fleet.settle()
+    for _ in range(6):
+        fleet.guard.admit("a")
+        fleet.advance(0.5)  # the store is asked, and has no more
+    refusal = fleet.guard.admit("a")
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(8.0 - 3.0, abs=1.1)

@@ -94,7 +94,7 @@ class ModelPool:
             return slot
         if ticket is not None:
             member.breaker.use_ticket_by = now  # unused after all: it goes back
-        return self._refusal(Reason.FULL, self.expected_wait(priority, now))
+        return self._refusal(Reason.FULL, self.expected_wait(priority, now), now)
 
     def expected_wait(self, priority: Priority, now: float, among: Set[str] | None = None) -> float:
         """Seconds until a newcomer who wants one `among` would have a slot, by the line.
@@ -117,7 +117,7 @@ class ModelPool:
         longest = self._settings.lease.longest_wait_s
         able = sum(among is None or member.id in among for member in self.members)
         if not able:
-            return self._refusal(Reason.DRAINED, math.inf)
+            return self._refusal(Reason.DRAINED, math.inf, now)
         if able == len(self.members):
             among = None
         expected = self.expected_wait(priority, now, among)
@@ -125,7 +125,7 @@ class ModelPool:
             rivals = self.line.ahead_of(max(Priority), among)
             if rivals >= self._slots_to_come(now, among):
                 self._decisions.waits[self.model, Wait.REFUSED] += 1
-                return self._refusal(Reason.NOT_WORTH_WAITING, expected)
+                return self._refusal(Reason.NOT_WORTH_WAITING, expected, now)
         waiter = Waiter(priority, now + longest, deliver, among)
         self.line.join(waiter)
         return waiter
@@ -154,17 +154,25 @@ class ModelPool:
             self.line.leave(waiter)
             expected = self.expected_wait(waiter.priority, now, waiter.among)
             self._decisions.waits[self.model, Wait.EXPIRED] += 1
-            waiter.deliver(self._refusal(Reason.WAITED, expected))
+            waiter.deliver(self._refusal(Reason.WAITED, expected, now))
 
-    def _refusal(self, reason: Reason, expected: float) -> Refusal:
-        """Without any knowledge, come back when the store will have been asked again."""
+    def _refusal(self, reason: Reason, expected: float, now: float) -> Refusal:
+        """When slots come back; where none do, or few while the store learns: when it has more."""
+        more_in = self._more_in(now)
         if expected == math.inf:
-            expected = self._settings.lease.contended_gap_s
+            expected = more_in or self._settings.lease.contended_gap_s
+        elif any(member.lease.learning for member in self.members):
+            expected = max(expected, more_in)
         self._decisions.refusals[self.model, reason] += 1
         return Refusal(reason, expected)
 
     def _usable(self, among: Set[str] | None) -> list[DeploymentGuard]:
         return [m for m in self.members if m.usable and (among is None or m.id in among)]
+
+    def _more_in(self, now: float) -> float:
+        """Seconds until the store may have more; 0 if that is not known."""
+        times = [member.lease.more_at for member in self.members if member.usable]
+        return max(0.0, min((at for at in times if at is not None), default=now) - now)
 
     def _slots_to_come(self, now: float, among: Set[str] | None) -> int:
         """Slots that the store may still grant within a moment."""
