@@ -268,7 +268,9 @@ class Coordinator:
                 if breaker is not None:
                     breaker.due_at = max(breaker.due_at, now + REPEAT_S)
             case ProbeResult():
-                result = self._results[command]
+                result = self._results.get(command)
+                if result is None:  # its answer was here, and could not be taken
+                    return
                 if now < result.ticket.deadline and not self.store_is_away:
                     result.send_at = now + REPEAT_S
                     return

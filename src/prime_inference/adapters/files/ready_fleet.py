@@ -79,13 +79,20 @@ class ReadyFleet:
             await asyncio.sleep(LOOK_SECONDS)
             if not self.read() or not self._models:
                 continue
-            log.info("%d deployments are ready", len(self._ready))
-            datacenters = dict.fromkeys(one.datacenter for one in self.deployments)
             try:
-                serve(Fleet(self.models, self.deployments, tuple(datacenters)))
-            except FleetInvalid as error:
-                log.error("the fleet stays as it is: %s", error)
-            said_down(self.down)
+                self._serve(serve)
+                said_down(self.down)
+            except Exception:  # a defect: the file is read again when this is started again
+                self._seen = None
+                raise
+
+    def _serve(self, serve: Callable[[Fleet], None]) -> None:
+        log.info("%d deployments are ready", len(self._ready))
+        datacenters = dict.fromkeys(one.datacenter for one in self.deployments)
+        try:
+            serve(Fleet(self.models, self.deployments, tuple(datacenters)))
+        except FleetInvalid as error:
+            log.error("the fleet stays as it is: %s", error)
 
     def _take(self, ready: list[ReadyDeployment]) -> None:
         served = {one.model for one in ready}
