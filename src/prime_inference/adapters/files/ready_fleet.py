@@ -12,6 +12,7 @@ import msgspec
 from prime_inference.domain.fleet import Fleet, FleetInvalid
 from prime_inference.domain.models import Deployment, Model
 from prime_inference.fleet.ready import ReadyDeployment, parse_down, parse_ready
+from prime_inference.wire.http_client import Origin
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +60,11 @@ class ReadyFleet:
                 return False
             content = self._path.read_bytes()
             ready, down = parse_ready(content), parse_down(content)
+            for one in ready:
+                Origin.parse(one.base_url)
         except FileNotFoundError:
             return False
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             log.error("%s cannot be read: %s", self._path, error)
             return False
         self._seen = mark
