@@ -62,8 +62,10 @@ test: $(VENV)/dev .envs/prime-cli/ready  ## every test that needs no GPU
 	@.envs/kv/bin/pip --disable-pip-version-check --quiet install --require-hashes -r requirements/kv-torch.txt
 	@touch $@
 
+KV ?=
+
 test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's interpreter, nvcc
-	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv/bin/python -m pytest tests/kvcache
+	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv/bin/python -m pytest tests/kvcache $(KV)
 
 .envs/grammar/ready: requirements/grammar.txt
 	@echo "setting up .envs/grammar with xgrammar, torch and Triton (2 GB) ..."

@@ -241,6 +241,14 @@ async def test_commands_over_the_socket(tmp_path):
         assert supervisor.finished.is_set()
 
 
+async def test_commands_reach_a_fleet_whose_folder_lies_deep(tmp_path):
+    state_dir = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 5)
+    async with running(write_fleet(tmp_path), state_dir) as supervisor:
+        folder = fleet_folder(state_dir, supervisor.fleet)
+        async with listening(supervisor, folder):
+            assert all_in(await ask(folder, Command("status")), "ready")
+
+
 # -- its parts
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +16,7 @@ from prime_inference.fleet.errors import FleetError, FleetNotRunning, FleetRefus
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.launcher.supervisor import Supervisor
 
+MAX_SOCKET_BYTES = 100  # macOS takes 103
 MAX_LINE_BYTES = 4 * 1024 * 1024  # the status of ten thousand workers is 1.5 MB
 
 
@@ -74,7 +77,8 @@ async def listening(supervisor: Supervisor, folder: StateFolder) -> AsyncIterato
         writer.close()
 
     folder.socket.unlink(missing_ok=True)
-    server = await asyncio.start_unix_server(serve, folder.socket, limit=MAX_LINE_BYTES)
+    with _short(folder.socket) as path:
+        server = await asyncio.start_unix_server(serve, path, limit=MAX_LINE_BYTES)
     folder.socket.chmod(0o600)
     try:
         yield
@@ -83,10 +87,25 @@ async def listening(supervisor: Supervisor, folder: StateFolder) -> AsyncIterato
         folder.socket.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def _short(socket: Path) -> Iterator[str]:
+    """A name of the socket that the kernel takes. It takes 107 bytes, and state folders may lie
+    deep; on Linux an open folder has a short name. Raises OSError."""
+    if len(os.fsencode(socket)) <= MAX_SOCKET_BYTES:
+        yield str(socket)
+        return
+    folder = os.open(socket.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{socket.name}"
+    finally:
+        os.close(folder)
+
+
 async def ask(folder: StateFolder, command: Command) -> dict[str, Any]:
     """The fleet's status after the command. Raises FleetNotRunning, FleetRefused."""
     try:
-        reader, writer = await asyncio.open_unix_connection(folder.socket, limit=MAX_LINE_BYTES)
+        with _short(folder.socket) as path:
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
     except OSError:
         raise FleetNotRunning(f"No process supervises a fleet in {folder.folder}.") from None
     try:
