@@ -19,7 +19,7 @@ from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
 from .running import MESSAGES, MODEL, RunningGateway, chat
-from .scripted_engine import DONE, STREAM_HEAD, ScriptedEngine, answer, delta
+from .scripted_engine import DONE, STREAM_HEAD, ScriptedEngine, answer, delta, event
 
 SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
 WHOLE = {
@@ -110,17 +110,28 @@ async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):
     await shipped(gateway, 1)
 
 
+def usage_of(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion}
+
+
 async def billed(gateway: RunningGateway, generation: str) -> dict[str, Any]:
     return dict((await gateway.get(f"/generation?id={generation}")).json()["data"])
 
 
+@pytest.mark.parametrize(
+    "lie", [None, usage_of(7, 9 * 10**18), usage_of(5 * 10**15, 7), usage_of(10**30, 10**30)]
+)
 async def test_tokens_that_no_engine_reports_are_estimated_billed_and_flagged(
-    start_gateway: StartGateway,
+    start_gateway: StartGateway, lie: dict[str, int] | None
 ):
-    """Twenty-one bytes of prompt are five tokens; each event of an answer is one."""
-    silent = {"choices": WHOLE["choices"]}
-    vectors = {"data": [{"index": 0, "embedding": [0.5]}]}
-    streamed = [STREAM_HEAD, delta(content="hel"), delta(content="lo"), delta("stop"), DONE]
+    """Twenty-one bytes of prompt are five tokens; each event of an answer is one.
+
+    Counts that no engine can have seen are as good as none.
+    """
+    silent = {"choices": WHOLE["choices"], "usage": lie}
+    vectors = {"data": [{"index": 0, "embedding": [0.5]}], "usage": lie}
+    last = event({"choices": [], "usage": lie})
+    streamed = [STREAM_HEAD, delta(content="hel"), delta(content="lo"), delta("stop"), last, DONE]
     async with ScriptedEngine([]) as engine:
         gateway = await start_gateway(engine.base_url, billing=BillingOptions("sqlite"))
         await gateway.admin("POST", "prices", PRICE)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from prime_inference.ports.ledger import Ledger, LedgerUnavailable
+from prime_inference.domain.usage_event import UsageEvent
+from prime_inference.ports.ledger import EventsRefused, Ledger, LedgerUnavailable
 from prime_inference.ports.outbox import OutboxReader
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,22 @@ class Shipper:
         if found:
             self._outbox.sync()
             now = int(self._wall_clock() * MICRO)
-            self._ledger.apply(self._source, [event for _, event in found], now)
+            self._apply([event for _, event in found], now)
             self._outbox.delete(upto=found[-1][0])
         return len(found)
+
+    def _apply(self, events: Sequence[UsageEvent], now: int) -> None:
+        """Apply them all; one that can never be is set aside, and holds up no other."""
+        try:
+            self._ledger.apply(self._source, events, now)
+        except EventsRefused as error:
+            if len(events) == 1:
+                log.error("the ledger refuses a usage event: %s", error)
+                self._outbox.set_aside(events[0])
+                return
+            middle = len(events) // 2
+            self._apply(events[:middle], now)
+            self._apply(events[middle:], now)
 
     def start(self) -> None:
         self._thread.start()
@@ -68,6 +82,11 @@ class Shipper:
         except LedgerUnavailable as error:  # the events stay where they are
             if not self.failing:
                 log.warning("usage waits in the outbox: %s", error)
+            self.failing = True
+            return RETRY_S
+        except Exception:  # nobody would start this thread again
+            if not self.failing:
+                log.exception("usage waits in the outbox")
             self.failing = True
             return RETRY_S
         self.failing = False

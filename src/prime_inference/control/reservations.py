@@ -13,8 +13,9 @@ from msgspec import Meta, Struct
 from prime_inference.control.operations import ID_BYTES, Call
 from prime_inference.control.requests import Id, Names, Usd
 from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.models import Deployment
-from prime_inference.domain.money import nanodollars
+from prime_inference.domain.money import nanodollars, usd_text
 from prime_inference.domain.reservations import Period, Reservation, State, allot, missing
 from prime_inference.gateway.reservations_api import reservation_object
 from prime_inference.ports.accounts import Accounts, UnknownAccount
@@ -75,13 +76,18 @@ class ReservationOperations:
             raise InvalidRequest("A reservation cannot begin in the past.", param="from")
         if ends_at is not None and ends_at <= starts_at:
             raise InvalidRequest("A reservation ends after it begins.", param="to")
+        price = nanodollars(wanted.price_usd)
+        if price > MOST_AMOUNT:
+            raise InvalidRequest(
+                f"A period costs at most ${usd_text(MOST_AMOUNT)}.", param="price_usd"
+            )
         reservation = Reservation(
             id=f"res_{secrets.token_hex(ID_BYTES)}",
             tenant=wanted.tenant,
             model=wanted.model,
             slots=wanted.slots,
             starts_at=starts_at,
-            price=nanodollars(wanted.price_usd),
+            price=price,
             period=wanted.period,
             created_at=now,
             datacenters=frozenset(wanted.datacenters),
@@ -103,6 +109,11 @@ class ReservationOperations:
         reservation = self._find(call.parts[0])
         if reservation.state(now) is State.ENDED:
             raise InvalidRequest(f"{reservation.id} has ended.")
+        if reservation.ends_at is not None and ends_at > reservation.ends_at:
+            raise InvalidRequest(
+                f"{reservation.id} ends earlier than that; make another for the time after it.",
+                param="at",
+            )
         self._accounts.end_reservation(reservation.id, ends_at, call.actor, now)
         return self._object(replace(reservation, ends_at=ends_at))
 
