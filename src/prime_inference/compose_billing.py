@@ -154,10 +154,8 @@ async def billing_parts(
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
         verifier = SqlLedger(opened(patient=True))  # minutes, for which nobody else must wait
-        operations = Operations(
-            accounts, ledger, verifier, names, time.time, outbox.set_aside
-        )
-        reservations = ReservationOperations(accounts, fleet, time.time)
+        operations = Operations(accounts, ledger, verifier, names, time.time, outbox.set_aside)
+        reservations = ReservationOperations(accounts, ledger, fleet, time.time)
         admin = AdminApi(operations, reservations, directory, admin_key(state_dir))
         charges = ReservationCharges(
             ledger, lambda: directory.current.reservations, time.time, _noting(accounts)

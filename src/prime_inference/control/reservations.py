@@ -12,13 +12,14 @@ from msgspec import Meta, Struct
 
 from prime_inference.control.operations import ID_BYTES, Call
 from prime_inference.control.requests import Id, Names, Usd
-from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.errors import BudgetExceeded, InvalidRequest
 from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.models import Deployment
 from prime_inference.domain.money import nanodollars, usd_text
 from prime_inference.domain.reservations import Period, Reservation, State, allot, missing
 from prime_inference.gateway.reservations_api import reservation_object
 from prime_inference.ports.accounts import Accounts, UnknownAccount
+from prime_inference.ports.ledger import Ledger, tenant_account
 
 Fleet = Callable[[], Sequence[Deployment]]
 
@@ -45,8 +46,11 @@ class End(Struct, forbid_unknown_fields=True):
 class ReservationOperations:
     """Over the accounts and the fleet that this gateway serves."""
 
-    def __init__(self, accounts: Accounts, fleet: Fleet, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self, accounts: Accounts, ledger: Ledger, fleet: Fleet, wall_clock: Callable[[], float]
+    ) -> None:
         self._accounts = accounts
+        self._ledger = ledger
         self._fleet = fleet
         self._now = wall_clock
 
@@ -96,6 +100,7 @@ class ReservationOperations:
             token_discount=round(wanted.token_discount_percent * 100),
         )
         self._require_room(reservation)
+        self._require_money(reservation)
         self._accounts.add_reservation(reservation, call.actor)
         return self._object(reservation)
 
@@ -133,6 +138,17 @@ class ReservationOperations:
                 f" not {reservation.slots}.",
                 param="slots",
                 details={"free": reservation.slots - lacking},
+            )
+
+    def _require_money(self, reservation: Reservation) -> None:
+        """Raises BudgetExceeded if its tenant is prepaid and has not the first period's price."""
+        tenants = self._accounts.load().tenants
+        if not any(each.id == reservation.tenant and each.payment == "prepaid" for each in tenants):
+            return
+        left = self._ledger.balance(tenant_account(reservation.tenant))
+        if left < reservation.price:
+            raise BudgetExceeded(
+                f"A period costs ${usd_text(reservation.price)}; the wallet has ${usd_text(left)}."
             )
 
     def _find(self, reservation_id: str) -> Reservation:
