@@ -167,3 +167,24 @@ async def test_budgets_of_millions_are_exact(limits: LimitStore):
     await limits.settle([(first, [most - 1])])
     grant: HoldGrant = await limits.reserve(ask(budget(1, most)))
     assert (grant.refused, grant.states[0].spent) == (0, most - 1)
+
+
+async def test_a_store_that_forgot_everything_says_so_and_takes_holds_back(
+    redis_or_memory: RedisServer | None,
+):
+    if redis_or_memory is None:
+        pytest.skip("memory forgets with its process")
+    redis_or_memory.command("FLUSHALL")
+    store = RedisLimits(redis_or_memory.url, call_s=5, connect_s=5)
+    held, done = ask(budget(40), places(2)), ask(budget(20), places(2))
+    await store.reserve(held)
+    await store.reserve(done)
+    ((spent, _),) = await store.settle([(done, [20, 1])])
+    assert (spent.spent, spent.restored) == (20, False)
+    redis_or_memory.command("FLUSHALL")
+    behind = await store.reserve(ask(budget(0, seen=20), places(2, 0)))
+    assert [state.restored for state in behind.states] == [True, True]
+    await store.renew([held])
+    again = await store.reserve(ask(budget(0, seen=20), places(2, 0)))
+    assert [(state.left, state.restored) for state in again.states] == [(40, False), (1, False)]
+    await store.close()

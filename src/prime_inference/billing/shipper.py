@@ -63,6 +63,10 @@ class Shipper:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Ship what is there, if the ledger answers, and end."""
         self._stop.set()
