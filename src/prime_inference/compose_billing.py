@@ -105,6 +105,11 @@ class BillingParts:
             self.outbox.waiting,
         )
         metrics.watch(
+            "prime_events_set_aside",
+            "Usage events that the ledger can never take; they are kept beside the outbox.",
+            self.outbox.set_aside,
+        )
+        metrics.watch(
             "prime_limits_degraded",
             "1 while limits are decided without their store.",
             lambda: self.holds.degraded,
@@ -157,8 +162,8 @@ async def billing_parts(
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
         verifier = SqlLedger(opened(patient=True))  # minutes, for which nobody else must wait
-        operations = Operations(accounts, ledger, verifier, names, time.time)
-        reservations = ReservationOperations(accounts, fleet, time.time)
+        operations = Operations(accounts, ledger, verifier, names, time.time, outbox.set_aside)
+        reservations = ReservationOperations(accounts, ledger, fleet, time.time)
         admin = AdminApi(operations, reservations, directory, admin_key(state_dir))
         charges = ReservationCharges(
             ledger, lambda: directory.current.reservations, time.time, _noting(accounts)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from prime_inference.billing.shipper import Shipper
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 5.0  # whether the thread still runs: its end is not expected
 RESTART_S = 1.0  # a shipper that dies at once must not take the machine with it
 
 
@@ -75,8 +77,10 @@ def ship(order: ShipperOrder, until_closed: int) -> None:
         stack.callback(ledger.close)
         shipper = Shipper(reader, ledger, order.source)
         shipper.start()
-        while os.read(until_closed, 4096):
-            pass
+        while shipper.alive:  # else the gateway starts another process
+            ready, _, _ = select.select([until_closed], [], [], LOOK_S)
+            if ready and not os.read(until_closed, 4096):
+                break
         shipper.stop()
 
 

@@ -10,10 +10,17 @@ import pytest
 
 from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.billing.holds import GRACE, Hold, Holds
+from prime_inference.billing.limit_table import LimitTable
 from prime_inference.domain.errors import BudgetExceeded, RateLimited
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.ports.ledger import LedgerUnavailable
-from prime_inference.ports.limits import HoldAsk, HoldGrant, LimitsUnavailable, Settlement
+from prime_inference.ports.limits import (
+    HoldAsk,
+    HoldGrant,
+    LimitState,
+    LimitsUnavailable,
+    Settlement,
+)
 
 MOST = 1_000_000
 TOTAL = Limit("total", LimitKind.BUDGET_TOTAL, MOST, tenant="t")
@@ -27,15 +34,18 @@ class Store(MemoryLimits):
         super().__init__(lambda: 0.0)
         self.away = False
 
+    def forget(self) -> None:
+        self._table = LimitTable()
+
     async def reserve(self, ask: HoldAsk) -> HoldGrant:
         if self.away:
             raise LimitsUnavailable("away")
         return await super().reserve(ask)
 
-    async def settle(self, settlements: Sequence[Settlement]) -> None:
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[Sequence[LimitState]]:
         if self.away:
             raise LimitsUnavailable("away")
-        await super().settle(settlements)
+        return await super().settle(settlements)
 
 
 def holds(store: Store, spent: int = 0, replicas: int = 1) -> Holds:
@@ -178,6 +188,40 @@ async def test_while_the_ledger_is_away_the_store_alone_decides():
     assert await spend(other, "r3", 5)
 
 
+async def test_a_store_that_comes_back_empty_knows_again_what_was_spent_and_what_is_held():
+    """By what the replica saw settled, what the ledger has, and the requests that still run."""
+    written = 0
+
+    async def ledger_spent(limit: Limit, window: int) -> int:
+        return written
+
+    store = Store()
+    own = Holds(store, ledger_spent, wall_clock=lambda: NOW, clock=lambda: 0.0)
+    assert await spend(own, "r1", MOST // 2)
+    store.forget()
+    assert not await spend(own, "r2", MOST // 2 + 1)  # it saw its own settlement
+    running = await own.take("r3", [TOTAL], tokens=1, cost=MOST // 4)
+    assert running is not None
+    store.forget()
+    assert not await spend(own, "r4", MOST // 4 + 1)  # and its own hold
+    written = MOST  # by other replicas
+    store.forget()
+    assert not await spend(own, "r5", 1)
+
+
+async def test_the_ledger_is_read_once_while_the_store_remembers():
+    reads = []
+
+    async def ledger_spent(limit: Limit, window: int) -> int:
+        reads.append(limit)
+        return 0
+
+    own = Holds(Store(), ledger_spent, wall_clock=lambda: NOW, clock=lambda: 0.0)
+    for number in range(5):
+        assert await spend(own, f"r{number}", 1)
+    assert len(reads) <= 2  # once more, as the store knew nothing of it
+
+
 class SlowStore(Store):
     """A store whose answers and settlements come when they are let through."""
 
@@ -196,9 +240,9 @@ class SlowStore(Store):
         await self._pass("reserve")
         return grant
 
-    async def settle(self, settlements: Sequence[Settlement]) -> None:
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[Sequence[LimitState]]:
         await self._pass("settle")
-        await super().settle(settlements)
+        return await super().settle(settlements)
 
 
 async def leave_in(store: SlowStore, call: str, work: Coroutine[Any, Any, object]) -> None:

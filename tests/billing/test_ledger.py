@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
@@ -20,7 +21,7 @@ from prime_inference.ports.ledger import (
     CASH,
     REVENUE,
     Applied,
-    LedgerUnavailable,
+    EventsRefused,
     Transfer,
     TransferConflict,
     UsageFilter,
@@ -186,8 +187,8 @@ def test_verify_finds_what_does_not_add_up(database: Database, damage: str, mean
 
 def test_a_batch_that_cannot_be_written_whole_is_not_written_at_all(database: Database):
     ledger = SqlLedger(database)
-    with pytest.raises(LedgerUnavailable):
-        ledger.apply("r1", [event(1), event(2, usage=Usage(-1, 1))], 5)
+    with pytest.raises(EventsRefused):
+        ledger.apply("r1", [event(1), structs.replace(event(2), at=2**70)], 5)
     assert ledger.verify().events == 0
     assert ledger.apply("r1", [event(1)], 5).fresh == 1  # the connection is whole again
     assert ledger.verify().sound

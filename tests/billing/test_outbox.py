@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -250,3 +252,65 @@ def test_while_the_ledger_is_away_events_wait_and_then_go(
     shipper.stop()
     assert books.verify().events == 2
     database.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"completion_tokens": 9 * 10**18}, {"cost": 2**80}, {"cost": -1}, {"at": 2**70}]
+)
+def test_an_event_that_no_ledger_takes_is_set_aside_and_holds_up_no_other(
+    wrong: dict[str, int], outbox: FileOutbox, reader: FileOutboxReader, books: SqlLedger
+):
+    sent = events(5)
+    sent[2] = msgspec.structs.replace(sent[2], **wrong)
+    outbox.append([event for event in sent if event is not sent[2]])
+    ship = Shipper(Handed(sent, reader), books, "r1")
+    ship.start()
+    ship.stop()
+    assert (outbox.waiting(), outbox.set_aside(), ship.failing) == (0, 1, False)
+    assert (books.verify().sound, books.verify().events) == (True, 4)
+    Shipper(Handed(sent, reader), books, "r1").ship_once()  # its shipper died in between
+    assert outbox.set_aside() == 1
+
+
+class Handed:
+    """An outbox that hands out these events once, whatever its journal can hold."""
+
+    def __init__(self, events: list[UsageEvent], reader: FileOutboxReader) -> None:
+        self._events = events
+        self._reader = reader
+        self.sync, self.delete, self.close = reader.sync, reader.delete, reader.close
+
+    def set_aside(self, event: UsageEvent) -> None:
+        self._reader.set_aside(event)
+
+    def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
+        place = self._reader.oldest(most)[-1][0] if self._reader.oldest(most) else 0
+        events, self._events = self._events, []
+        return [(place, event) for event in events]
+
+
+def test_a_shipper_outlives_what_nobody_foresaw(
+    outbox: FileOutbox, reader: FileOutboxReader, books: SqlLedger
+):
+    outbox.append(events(2))
+    apply, books.apply = books.apply, lambda *_: 1 // 0  # type: ignore[method-assign, assignment]
+    shipper = Shipper(reader, books, "r1")
+    shipper.start()
+    deadline = time.monotonic() + 10
+    while not shipper.failing:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    books.apply = apply  # type: ignore[method-assign]
+    shipper.stop()
+    assert (outbox.waiting(), books.verify().events) == (0, 2)
+
+
+def test_a_line_of_another_release_is_set_aside_once(outbox: FileOutbox, reader: FileOutboxReader):
+    text = b'["later"]'
+    outbox.append(events(1))
+    (journal,) = (path for path in outbox._folder.glob("*.log"))
+    with journal.open("ab") as file:
+        file.write(b"%08x %b\n" % (zlib.crc32(text), text))
+    for _ in range(3):
+        assert len(reader.oldest(9)) == 1
+    assert outbox.set_aside() == 1

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from prime_inference.billing.rating import cost, most, usage_event
+from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.prices import Price, PriceBook
 from prime_inference.domain.usage import NO_USAGE, Usage
 
@@ -121,3 +122,9 @@ def test_of_two_prices_from_the_same_moment_the_later_version_holds():
 def test_a_price_with_impossible_numbers_cannot_be_made(fields: dict[str, int]):
     with pytest.raises(ValueError, match=r"negative|between"):
         price(**fields)
+
+
+def test_a_cost_beyond_every_transfer_is_cut_and_flagged():
+    dear = usage_event(generation(), price(completion=10**40))
+    assert (dear.cost, dear.estimated) == (MOST_AMOUNT, True)
+    assert not usage_event(generation(), price()).estimated

@@ -19,7 +19,7 @@ from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
 from .running import MESSAGES, MODEL, RunningGateway, chat
-from .scripted_engine import DONE, STREAM_HEAD, ScriptedEngine, answer, delta
+from .scripted_engine import DONE, STREAM_HEAD, ScriptedEngine, answer, delta, event
 
 SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
 WHOLE = {
@@ -110,17 +110,28 @@ async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):
     await shipped(gateway, 1)
 
 
+def usage_of(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion}
+
+
 async def billed(gateway: RunningGateway, generation: str) -> dict[str, Any]:
     return dict((await gateway.get(f"/generation?id={generation}")).json()["data"])
 
 
+@pytest.mark.parametrize(
+    "lie", [None, usage_of(7, 9 * 10**18), usage_of(5 * 10**15, 7), usage_of(10**30, 10**30)]
+)
 async def test_tokens_that_no_engine_reports_are_estimated_billed_and_flagged(
-    start_gateway: StartGateway,
+    start_gateway: StartGateway, lie: dict[str, int] | None
 ):
-    """Twenty-one bytes of prompt are five tokens; each event of an answer is one."""
-    silent = {"choices": WHOLE["choices"]}
-    vectors = {"data": [{"index": 0, "embedding": [0.5]}]}
-    streamed = [STREAM_HEAD, delta(content="hel"), delta(content="lo"), delta("stop"), DONE]
+    """Twenty-one bytes of prompt are five tokens; each event of an answer is one.
+
+    Counts that no engine can have seen are as good as none.
+    """
+    silent = {"choices": WHOLE["choices"], "usage": lie}
+    vectors = {"data": [{"index": 0, "embedding": [0.5]}], "usage": lie}
+    last = event({"choices": [], "usage": lie})
+    streamed = [STREAM_HEAD, delta(content="hel"), delta(content="lo"), delta("stop"), last, DONE]
     async with ScriptedEngine([]) as engine:
         gateway = await start_gateway(engine.base_url, billing=BillingOptions("sqlite"))
         await gateway.admin("POST", "prices", PRICE)
@@ -415,6 +426,27 @@ async def test_a_prepaid_team_spends_what_it_has_paid_in_and_no_more(gateway: Ru
     assert (await own.chat(max_tokens=20)).status_code == 200
 
 
+async def test_what_a_team_used_while_it_was_invoiced_counts_when_it_is_prepaid_again(
+    gateway: RunningGateway,
+):
+    acme = await team(gateway)
+    own = await as_key(gateway, acme)
+
+    async def pays(how: str) -> None:
+        await gateway.admin("PUT", f"tenants/{acme}/payment", {"payment": how})
+
+    paid = {"tenant": acme, "amount_usd": "0.00045", "reference": "invoice-1"}
+    await gateway.admin("POST", "credits", paid)
+    await pays("prepaid")
+    assert (await own.chat(max_tokens=20)).status_code == 200
+    await pays("invoiced")
+    for _ in range(10):
+        assert (await own.chat(max_tokens=20)).status_code == 200
+    await shipped(gateway, 11)
+    await pays("prepaid")
+    assert (await own.chat(max_tokens=20)).status_code == 402
+
+
 async def test_two_hundred_at_once_on_a_budget_for_ten_never_spend_over_it(
     gateway: RunningGateway,
 ):
@@ -528,6 +560,10 @@ NOT_RIGHT: list[tuple[str, str, Any, int]] = [
     ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
     ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
     ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
+    ("GET", "statements/local/9999-12", None, 400),
+    ("GET", "statements/local/0001-01", None, 400),
+    ("GET", f"audit?limit={2**70}", None, 400),
+    ("GET", "audit?limit=-1", None, 400),
     ("PATCH", "teams", None, 405),
     ("GET", "nothing", None, 404),
     ("POST", "keys/none/revoke", None, 404),
@@ -607,6 +643,11 @@ async def test_credits_and_adjustments_move_the_balance_once(gateway: RunningGat
     assert [each["resource_type"] for each in wallet["recent_billings"]] == ["adjustment", "credit"]
     verified = await gateway.admin("GET", "ledger/verify")
     assert (verified["sound"], verified["audit_broken_at"]) == (True, None)
+    entries = (await gateway.admin("GET", "audit"))["entries"]
+    assert (verified["audit_entries"], verified["audit_head"]) == (
+        len(entries),
+        entries[-1]["hash"],
+    )
 
 
 async def test_what_was_used_before_a_restart_still_counts_for_the_budget(

@@ -223,3 +223,26 @@ async def test_lent_slots_come_back_and_their_requests_go_on_elsewhere_or_are_to
     ended = await asyncio.gather(*crowd, return_exceptions=True)
     refused = [each for each in ended if not isinstance(each, BaseException)]
     assert {each.status_code for each in refused} <= {200, 503}
+
+
+async def test_an_end_never_makes_a_reservation_longer(gateway: RunningGateway):
+    tenant, _ = await team(gateway)
+    made = await reserve(gateway, tenant, 1, to="2099-01-01T00:00:00Z")
+    path = f"reservations/{made['id']}/end"
+    for later in ("2099-01-01T00:00:01Z", "2100-01-01T00:00:00Z"):
+        refused = await gateway.admin_response("POST", path, {"at": later})
+        assert refused.status_code == 400
+    await gateway.admin("POST", path, {"at": "2098-01-01T00:00:00Z"})
+
+
+async def test_a_prepaid_team_pays_a_reservation_s_first_period_in_advance(
+    gateway: RunningGateway,
+):
+    tenant, _ = await team(gateway)
+    await gateway.admin("PUT", f"tenants/{tenant}/payment", {"payment": "prepaid"})
+    wanted = {"tenant": tenant, "model": MODEL, "slots": 1, "price_usd": "12.5"}
+    credit = {"tenant": tenant, "reference": "c1", "amount_usd": "12.49"}
+    await gateway.admin("POST", "credits", credit)
+    assert (await gateway.admin_response("POST", "reservations", wanted)).status_code == 402
+    await gateway.admin("POST", "credits", {**credit, "reference": "c2", "amount_usd": "0.01"})
+    await gateway.admin("POST", "reservations", wanted)

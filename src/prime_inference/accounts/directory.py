@@ -109,7 +109,7 @@ class Directory:
 
 def _wallets(records: Records) -> Iterable[Limit]:
     return (
-        wallet_limit(tenant.id, records.paid.get(tenant.id, 0))
+        wallet_limit(tenant.id, records.paid.get(tenant.id, 0), tenant.payment_changes)
         for tenant in records.tenants
         if tenant.payment == "prepaid"
     )

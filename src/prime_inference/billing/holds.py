@@ -21,6 +21,7 @@ from prime_inference.ports.limits import (
     Demand,
     HoldAsk,
     HoldGrant,
+    LimitState,
     LimitStore,
     LimitsUnavailable,
     Settlement,
@@ -72,6 +73,7 @@ class Holds:
         self._wall_clock = wall_clock
         self._clock = clock
         self._seen: dict[tuple[str, int], int] = {}  # (limit, window) -> known to be spent
+        self._asked: set[tuple[str, int]] = set()  # of these the ledger was read
         self._alone = LimitTable(TTL_S)
         self._work = _Work()
         self.degraded = False
@@ -87,6 +89,16 @@ class Holds:
         ask = HoldAsk(member, tuple(demands), TTL_S)
         try:
             shared, grant = await self._reserve(ask)
+            if shared and any(state.restored for state in grant.states):
+                demands = [await self._demand(limit, tokens, cost, now) for limit in limits]
+                again = HoldAsk(f"{member}/again", tuple(demands), TTL_S)
+                if self._work.live or again.demands != ask.demands:  # decided by too little
+                    await self._renew()
+                    if grant.granted:
+                        self._work.unsettled.append((ask, (0,) * len(demands)))
+                        await self._settle()
+                    ask = again
+                    shared, grant = await self._reserve(ask)
             if not grant.granted and self._work.unsettled:  # what waits to be given back may do
                 await self._settle()
                 shared, grant = await self._reserve(ask)
@@ -129,15 +141,16 @@ class Holds:
         if not limit.kind.is_budget:
             return Demand(limit.id, limit.kind, limit.most, amount)
         window = window_start(limit.kind, now)
-        seen = self._seen.get((limit.id, window))
-        if seen is None:  # the first of this window: the store may be new, the ledger is not
+        place = limit.id, window
+        if place not in self._asked:  # the store may be new, the ledger is not
             try:
                 spent = await self._ledger_spent(limit, window)
             except LedgerUnavailable:  # the store knows, unless it is new: asked again next time
-                return Demand(limit.id, limit.kind, limit.most, amount, window)
-            seen = max(spent, self._seen.get((limit.id, window), 0))
-            self._seen[limit.id, window] = seen
-        return Demand(limit.id, limit.kind, limit.most, amount, window, seen)
+                seen = self._seen.get(place, 0)
+                return Demand(limit.id, limit.kind, limit.most, amount, window, seen)
+            self._asked.add(place)
+            self._saw(place, spent)
+        return Demand(limit.id, limit.kind, limit.most, amount, window, self._seen[place])
 
     async def _reserve(self, ask: HoldAsk) -> tuple[bool, HoldGrant]:
         try:
@@ -148,11 +161,18 @@ class Holds:
             self.degraded = True
             return False, self._reserve_alone(ask)
         self.degraded = False
-        for demand, state in zip(ask.demands, grant.states, strict=True):
-            if demand.kind.is_budget:
-                place = demand.limit, demand.window
-                self._seen[place] = max(self._seen.get(place, 0), state.spent)
+        self._saw_all(ask, grant.states)
         return True, grant
+
+    def _saw_all(self, ask: HoldAsk, states: Sequence[LimitState]) -> None:
+        for demand, state in zip(ask.demands, states, strict=True):
+            if demand.kind.is_budget:
+                self._saw((demand.limit, demand.window), state.spent)
+                if state.restored:
+                    self._asked.discard((demand.limit, demand.window))
+
+    def _saw(self, place: tuple[str, int], spent: int) -> None:
+        self._seen[place] = max(self._seen.get(place, 0), spent)
 
     def _reserve_alone(self, ask: HoldAsk) -> HoldGrant:
         replicas = max(1, self._replicas())
@@ -174,7 +194,9 @@ class Holds:
         waiting, self._work.unsettled = self._work.unsettled, []
         try:
             if waiting:
-                await self._store.settle(waiting)
+                states = await self._store.settle(waiting)
+                for (ask, _), after in zip(waiting, states, strict=True):
+                    self._saw_all(ask, after)
         except LimitsUnavailable:
             self._work.unsettled = waiting + self._work.unsettled
         except asyncio.CancelledError:  # of a request that waited for it: they are not its own

@@ -30,6 +30,7 @@ class _Counter:
     window: int = 0
     spent: int = 0
     held: int = 0  # the sum of the holds
+    restored: bool = False  # the last look found it forgotten, or behind
     first_end: float = math.inf  # no hold ends before
     holds: dict[str, tuple[int, float]] = field(default_factory=dict)
 
@@ -74,41 +75,45 @@ class LimitTable:
             self._held[ask.member] = now + ask.ttl_s
         return HoldGrant(None, _states(pairs, asked=False))
 
-    def settle(self, ask: HoldAsk, used: Sequence[int], now: float) -> None:
+    def settle(self, ask: HoldAsk, used: Sequence[int], now: float) -> tuple[LimitState, ...]:
         """See `ports.limits.LimitStore.settle`."""
+        pairs = [(self._advanced(demand, now), demand) for demand in ask.demands]
         if ask.member in self._settled:
-            return
-        for demand, amount in zip(ask.demands, used, strict=True):
-            _settle(self._advanced(demand, now), demand, ask.member, amount)
+            return _states(pairs, asked=False)
+        for (counter, demand), amount in zip(pairs, used, strict=True):
+            _settle(counter, demand, ask.member, amount)
         self._held.pop(ask.member, None)
         self._settled.add(ask.member)
         self._forget.append((now + self._keep_settled_s, ask.member))
         while self._forget and self._forget[0][0] <= now:
             self._settled.discard(self._forget.popleft()[1])
+        return _states(pairs, asked=False)
 
     def renew(self, ask: HoldAsk, now: float) -> None:
         """See `ports.limits.LimitStore.renew`."""
-        if self._held.get(ask.member, now) <= now:
+        if ask.member in self._settled:
             return
         self._held[ask.member] = now + ask.ttl_s
         for demand in ask.demands:
             counter = self._advanced(demand, now)
-            if ask.member in counter.holds:
-                counter.hold(ask.member, counter.holds[ask.member][0], now + ask.ttl_s)
+            if not demand.kind.is_rate:
+                counter.hold(ask.member, demand.amount, now + ask.ttl_s)
 
     def _advanced(self, demand: Demand, now: float) -> _Counter:
         """The counter at this moment, in this window, knowing what the replica has seen."""
         counter = self._counters.get(demand.limit)
-        if counter is None:
+        if fresh := counter is None:
             counter = self._counters[demand.limit] = _Counter(demand.most, now)
         if demand.kind.is_rate:
             gained = demand.most * max(0.0, now - counter.at) / MINUTE_S
             counter.level, counter.at = min(float(demand.most), counter.level + gained), now
             return counter
         counter.drop_ended(now)
+        counter.restored = fresh
         if demand.window > counter.window:
-            counter.window, counter.spent = demand.window, 0
+            counter.window, counter.spent, counter.restored = demand.window, 0, True
         if demand.window == counter.window:
+            counter.restored |= counter.spent < demand.seen
             counter.spent = max(counter.spent, demand.seen)
         return counter
 
@@ -147,7 +152,7 @@ def _states(pairs: Sequence[tuple[_Counter, Demand]], asked: bool = True) -> tup
 def _state(counter: _Counter, demand: Demand, asked: bool) -> LimitState:
     if not demand.kind.is_rate:
         left = demand.most - counter.spent - counter.held
-        return LimitState(max(0, left), 0.0, counter.spent)
+        return LimitState(max(0, left), 0.0, counter.spent, counter.restored)
     missing = _asked(demand) - counter.level if asked else 0.0
     wait = max(0.0, missing) * MINUTE_S / demand.most if demand.most else MINUTE_S
     return LimitState(max(0, int(counter.level)), wait, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prime_inference.domain.generation import Generation, Outcome
+from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.money import PICO_PER_NANO
 from prime_inference.domain.prices import BASIS_POINTS, Price
 from prime_inference.domain.reservations import Reservation
@@ -61,9 +62,13 @@ def most_reserved(cost: int, reserved: Sequence[Reservation]) -> int:
 def usage_event(
     generation: Generation, price: Price | None, *, batch: bool = False, discount: int = 0
 ) -> UsageEvent:
-    """The account of a generation under the price in effect when it was accepted."""
+    """The account of a generation under the price in effect when it was accepted.
+
+    It costs no more than MOST_AMOUNT, as any transfer; what was cut to it is `estimated`.
+    """
     usage = generation.usage
     charged = price is not None and billable(generation.route, generation.outcome, usage)
+    due = cost(usage, price, batch=batch, discount=discount) if charged and price is not None else 0
     return UsageEvent(
         generation.tenant,
         generation.id,
@@ -80,11 +85,11 @@ def usage_event(
         min(usage.cached_tokens, usage.prompt_tokens),
         usage.completion_tokens,
         min(usage.reasoning_tokens, usage.completion_tokens),
-        cost(usage, price, batch=batch, discount=discount) if charged and price is not None else 0,
+        min(due, MOST_AMOUNT),
         int(generation.started_at * MICRO),
         int(generation.first_token_seconds * MICRO),
         int(generation.duration_seconds * MICRO),
-        usage.source == "counted",
+        usage.source == "counted" or due > MOST_AMOUNT,
     )
 
 

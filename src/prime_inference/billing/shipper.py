@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prime_inference.domain.backoff import Backoff
-from prime_inference.ports.ledger import Ledger, LedgerUnavailable
+from prime_inference.domain.usage_event import UsageEvent
+from prime_inference.ports.ledger import EventsRefused, Ledger, LedgerUnavailable
 from prime_inference.ports.outbox import OutboxReader
 
 log = logging.getLogger(__name__)
@@ -44,12 +45,29 @@ class Shipper:
         if found:
             self._outbox.sync()
             now = int(self._wall_clock() * MICRO)
-            self._ledger.apply(self._source, [event for _, event in found], now)
+            self._apply([event for _, event in found], now)
             self._outbox.delete(upto=found[-1][0])
         return len(found)
 
+    def _apply(self, events: Sequence[UsageEvent], now: int) -> None:
+        """Apply them all; one that can never be is set aside, and holds up no other."""
+        try:
+            self._ledger.apply(self._source, events, now)
+        except EventsRefused as error:
+            if len(events) == 1:
+                log.error("the ledger refuses a usage event: %s", error)
+                self._outbox.set_aside(events[0])
+                return
+            middle = len(events) // 2
+            self._apply(events[:middle], now)
+            self._apply(events[middle:], now)
+
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Ship what is there, if the ledger answers, and end."""

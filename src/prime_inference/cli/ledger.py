@@ -12,7 +12,7 @@ from prime_inference.cli.terminal import Terminal
 
 VERIFY = json_help(
     "{sound, events, transfers, accounts, event_cost_usd, revenue_usd, problems: [text],"
-    " audit_broken_at}; exit code 1 unless it is sound"
+    " audit_broken_at, audit_entries, audit_head}; exit code 1 unless it is sound"
 )
 MOVED = json_help("{reference, fresh, balance_usd}; fresh is false for a repetition")
 WALLET = json_help(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from prime_inference.accounts.audit import first_break
+from prime_inference.accounts.audit import FIRST, first_break
 from prime_inference.accounts.directory import Records
 from prime_inference.billing.price_check import preview
 from prime_inference.control import requests
@@ -64,12 +65,14 @@ class Operations:
         verifier: Ledger,
         names: Callable[[Records], Names],
         wall_clock: Callable[[], float],
+        set_aside: Callable[[], int],
     ) -> None:
         self._accounts = accounts
         self._ledger = ledger
         self._verifier = verifier
         self._names_of = names
         self._now = wall_clock
+        self._set_aside = set_aside
 
     def routes(self) -> dict[tuple[str, str], Callable[[Call], object]]:
         """Methods and patterns of paths; groups become the parts of a call."""
@@ -278,20 +281,29 @@ class Operations:
 
     def verify(self, call: Call) -> object:
         found = self._verifier.verify()
-        broken = first_break(self._accounts.audit(AUDIT_ROWS))
+        entries = self._accounts.audit(AUDIT_ROWS)
+        broken = first_break(entries)
+        problems = list(found.problems)
+        if aside := self._set_aside():
+            problems.append(f"{aside} events of this gateway are set aside (docs/billing.md)")
         return {
-            "sound": found.sound and broken is None,
+            "sound": not problems and broken is None,
             "events": found.events,
             "transfers": found.transfers,
             "accounts": found.accounts,
             "event_cost_usd": usd_text(found.event_cost),
             "revenue_usd": usd_text(found.revenue),
-            "problems": list(found.problems),
+            "problems": problems,
             "audit_broken_at": broken,
+            "audit_entries": len(entries),
+            "audit_head": entries[-1].hash if entries else FIRST,
         }
 
     def audit(self, call: Call) -> object:
-        entries = self._accounts.audit(int(call.query.get("limit", "100")))
+        text = call.query.get("limit", "100")
+        if not re.fullmatch(r"[0-9]{1,8}", text):
+            raise InvalidRequest("'limit' is a number below 100,000,000.", param="limit")
+        entries = self._accounts.audit(int(text))
         return {"entries": [asdict(entry) for entry in entries]}
 
     def _transfer(

@@ -12,12 +12,14 @@ from msgspec import Meta, Struct
 
 from prime_inference.control.operations import ID_BYTES, Call
 from prime_inference.control.requests import Id, Names, Usd
-from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.errors import BudgetExceeded, InvalidRequest
+from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.models import Deployment
-from prime_inference.domain.money import nanodollars
+from prime_inference.domain.money import nanodollars, usd_text
 from prime_inference.domain.reservations import Period, Reservation, State, allot, missing
 from prime_inference.gateway.reservations_api import reservation_object
 from prime_inference.ports.accounts import Accounts, UnknownAccount
+from prime_inference.ports.ledger import Ledger, tenant_account
 
 Fleet = Callable[[], Sequence[Deployment]]
 
@@ -44,8 +46,11 @@ class End(Struct, forbid_unknown_fields=True):
 class ReservationOperations:
     """Over the accounts and the fleet that this gateway serves."""
 
-    def __init__(self, accounts: Accounts, fleet: Fleet, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self, accounts: Accounts, ledger: Ledger, fleet: Fleet, wall_clock: Callable[[], float]
+    ) -> None:
         self._accounts = accounts
+        self._ledger = ledger
         self._fleet = fleet
         self._now = wall_clock
 
@@ -75,13 +80,18 @@ class ReservationOperations:
             raise InvalidRequest("A reservation cannot begin in the past.", param="from")
         if ends_at is not None and ends_at <= starts_at:
             raise InvalidRequest("A reservation ends after it begins.", param="to")
+        price = nanodollars(wanted.price_usd)
+        if price > MOST_AMOUNT:
+            raise InvalidRequest(
+                f"A period costs at most ${usd_text(MOST_AMOUNT)}.", param="price_usd"
+            )
         reservation = Reservation(
             id=f"res_{secrets.token_hex(ID_BYTES)}",
             tenant=wanted.tenant,
             model=wanted.model,
             slots=wanted.slots,
             starts_at=starts_at,
-            price=nanodollars(wanted.price_usd),
+            price=price,
             period=wanted.period,
             created_at=now,
             datacenters=frozenset(wanted.datacenters),
@@ -90,6 +100,7 @@ class ReservationOperations:
             token_discount=round(wanted.token_discount_percent * 100),
         )
         self._require_room(reservation)
+        self._require_money(reservation)
         self._accounts.add_reservation(reservation, call.actor)
         return self._object(reservation)
 
@@ -103,6 +114,11 @@ class ReservationOperations:
         reservation = self._find(call.parts[0])
         if reservation.state(now) is State.ENDED:
             raise InvalidRequest(f"{reservation.id} has ended.")
+        if reservation.ends_at is not None and ends_at > reservation.ends_at:
+            raise InvalidRequest(
+                f"{reservation.id} ends earlier than that; make another for the time after it.",
+                param="at",
+            )
         self._accounts.end_reservation(reservation.id, ends_at, call.actor, now)
         return self._object(replace(reservation, ends_at=ends_at))
 
@@ -122,6 +138,17 @@ class ReservationOperations:
                 f" not {reservation.slots}.",
                 param="slots",
                 details={"free": reservation.slots - lacking},
+            )
+
+    def _require_money(self, reservation: Reservation) -> None:
+        """Raises BudgetExceeded if its tenant is prepaid and has not the first period's price."""
+        tenants = self._accounts.load().tenants
+        if not any(each.id == reservation.tenant and each.payment == "prepaid" for each in tenants):
+            return
+        left = self._ledger.balance(tenant_account(reservation.tenant))
+        if left < reservation.price:
+            raise BudgetExceeded(
+                f"A period costs ${usd_text(reservation.price)}; the wallet has ${usd_text(left)}."
             )
 
     def _find(self, reservation_id: str) -> Reservation:

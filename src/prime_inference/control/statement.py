@@ -23,6 +23,8 @@ def statement(ledger: Ledger, tenant: str, month: str) -> dict[str, object]:
     found = MONTH.fullmatch(month)
     if found is None:
         raise InvalidRequest("A month is like 2026-12.", param="month")
+    if not 1970 <= int(found[1]) <= 9998:  # what days and microseconds can say
+        raise InvalidRequest("A month is of the years 1970 to 9998.", param="month")
     first = date(int(found[1]), int(found[2]), 1)
     after = (first + timedelta(days=32)).replace(day=1)
     where = UsageFilter(

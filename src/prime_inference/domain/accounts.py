@@ -34,6 +34,7 @@ class Tenant:
     slug: str
     created_at: float  # seconds since the epoch
     payment: Payment = "invoiced"
+    payment_changes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,14 @@ class Limit:
         )
 
 
-def wallet_limit(tenant: str, paid: int) -> Limit:
-    """What a tenant that has paid in so many nanodollars may ever spend."""
+def wallet_limit(tenant: str, paid: int, changes: int = 0) -> Limit:
+    """What a tenant that has paid in so many nanodollars may ever spend.
+
+    `changes` of its payment make it another limit, which begins with what the ledger has: while
+    the tenant was invoiced nobody counted.
+    """
     most = min(max(0, paid), MOST_AMOUNT)
-    return Limit(f"wallet:{tenant}", LimitKind.WALLET, most, tenant=tenant)
+    return Limit(f"wallet:{tenant}:{changes}", LimitKind.WALLET, most, tenant=tenant)
 
 
 def window_start(kind: LimitKind, moment: float) -> int:

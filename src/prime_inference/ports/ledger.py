@@ -24,6 +24,10 @@ def tenant_account(tenant: str) -> str:
     return f"tenant:{tenant}"
 
 
+class EventsRefused(Exception):
+    """The ledger answers, and will never take these events together as they are."""
+
+
 class LedgerUnavailable(Exception):
     """The database did not do what it was asked; nothing of it happened, or all of it."""
 

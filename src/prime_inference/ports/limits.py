@@ -47,6 +47,7 @@ class LimitState:
     left: int  # requests, tokens, places or nanodollars that nobody holds
     wait_s: float  # of a rate: until what was asked for is there; 0 if it is
     spent: int  # of a budget: in the current window
+    restored: bool = False  # not of a rate: the store knew nothing of it, or less than `seen`
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,15 @@ class LimitStore(Protocol):
         """Hold what is demanded of every limit, or nothing. Asking twice holds once."""
         ...
 
-    async def settle(self, settlements: Sequence[Settlement]) -> None:
-        """End holds with what was used of each demand; also those that have ended."""
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[Sequence[LimitState]]:
+        """End holds with what was used of each demand; also those that have ended.
+
+        Each one's limits after it.
+        """
         ...
 
     async def renew(self, asks: Sequence[HoldAsk]) -> None:
-        """Prolong holds that are live; those that ended stay ended."""
+        """Prolong holds of requests that run, also those that ended or that the store forgot."""
         ...
 
     async def close(self) -> None: ...

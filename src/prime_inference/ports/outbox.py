@@ -23,6 +23,10 @@ class Outbox(Protocol):
         """Bytes that the ledger has not confirmed."""
         ...
 
+    def set_aside(self) -> int:
+        """Events that the ledger can never take; they are kept apart."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -31,6 +35,10 @@ class OutboxReader(Protocol):
 
     def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
         """The first events with their places, which grow."""
+        ...
+
+    def set_aside(self, event: UsageEvent) -> None:
+        """Keep an event apart, for a person to look at, before it is deleted here."""
         ...
 
     def sync(self) -> None:

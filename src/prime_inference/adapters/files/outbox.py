@@ -28,6 +28,7 @@ FILE_BYTES = 16 * 1024 * 1024  # about 60,000 events
 READ_BYTES = 256 * 1024  # a batch of the shipper's, and some more
 DIGITS = 20  # of a place, so that names sort like numbers
 CRC_DIGITS = 8
+SET_ASIDE = "set_aside.jsonl"  # beside the journal: events that no ledger takes
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(UsageEvent).decode
@@ -74,6 +75,9 @@ class FileOutbox:
     def waiting(self) -> int:
         return max(0, self._end - _number(self._cursor))
 
+    def set_aside(self) -> int:
+        return len(_aside(self._folder))
+
     def close(self) -> None:
         for file in (self._file, self._cursor, self._lock):
             os.close(file)
@@ -93,6 +97,7 @@ class FileOutboxReader:
         self._lock = _locked(folder / "shipper.lock", f"Another shipper reads {folder}.")
         self._cursor_file = _opened(folder / "cursor")
         self._cursor = _number(self._cursor_file)
+        self._kept = _aside(folder)
 
     def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
         found = []
@@ -100,10 +105,29 @@ class FileOutboxReader:
             if not _whole(line):  # its append never returned, so nobody counted on it
                 log.warning("a torn line of %d bytes in the outbox is passed over", len(line))
                 continue
-            found.append((place, _decode(line[CRC_DIGITS + 1 :])))
+            try:
+                found.append((place, _decode(line[CRC_DIGITS + 1 :])))
+            except (msgspec.MsgspecError, RecursionError):  # no release that we know wrote it
+                self._keep(line[CRC_DIGITS + 1 :])
+                continue
             if len(found) == most:
                 break
         return found
+
+    def set_aside(self, event: UsageEvent) -> None:
+        self._keep(_encode(event))
+
+    def _keep(self, text: bytes) -> None:
+        if text in self._kept:
+            return
+        log.error("a usage event that cannot be applied is set aside in %s", SET_ASIDE)
+        file = _opened(self._folder / SET_ASIDE, os.O_APPEND)
+        try:
+            os.write(file, text + b"\n")
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+        self._kept.add(text)
 
     def sync(self) -> None:
         for start in _starts(self._folder):
@@ -156,6 +180,12 @@ def _whole(line: bytes) -> bool:
 
 def _starts(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob("*.log"))
+
+
+def _aside(folder: Path) -> set[bytes]:
+    """The events that were set aside; one twice, if its shipper died in between."""
+    path = folder / SET_ASIDE
+    return set(path.read_bytes().splitlines()) if path.exists() else set()
 
 
 def _path(folder: Path, start: int) -> Path:

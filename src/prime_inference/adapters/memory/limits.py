@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prime_inference.billing.limit_table import LimitTable
 from prime_inference.ports.clock import Clock
-from prime_inference.ports.limits import HoldAsk, HoldGrant, Settlement
+from prime_inference.ports.limits import HoldAsk, HoldGrant, LimitState, Settlement
 
 KEEP_SETTLED_S = 5.0  # calls do not get lost here: only a slip of our own repeats one
 
@@ -21,9 +21,8 @@ class MemoryLimits:
     async def reserve(self, ask: HoldAsk) -> HoldGrant:
         return self._table.reserve(ask, self._clock())
 
-    async def settle(self, settlements: Sequence[Settlement]) -> None:
-        for ask, used in settlements:
-            self._table.settle(ask, used, self._clock())
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[Sequence[LimitState]]:
+        return [self._table.settle(ask, used, self._clock()) for ask, used in settlements]
 
     async def renew(self, asks: Sequence[HoldAsk]) -> None:
         for ask in asks:

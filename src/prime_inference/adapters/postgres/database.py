@@ -65,6 +65,7 @@ class PostgresDatabase:
 
     dialect = "postgres"
     unavailable: tuple[type[Exception], ...] = (psycopg.Error,)
+    refused: tuple[type[Exception], ...] = (psycopg.IntegrityError, psycopg.DataError)
 
     def __init__(self, url: str, statement_ms: int = STATEMENT_MS) -> None:
         """`statement_ms` ends a statement that takes longer; 0: none."""

@@ -61,18 +61,11 @@ class RedisLimits:
     async def reserve(self, ask: HoldAsk) -> HoldGrant:
         async with self._call():
             (answer,) = await self._run("reserve", [(ask, [0] * len(ask.demands))])
-            place, *numbers = (int(each) for each in answer)
-            if not (0 <= place <= len(ask.demands) and len(numbers) == 3 * len(ask.demands)):
-                raise ValueError("the store's answer is none of ours")
-            states = tuple(
-                LimitState(numbers[i], numbers[i + 1] / 1e6, numbers[i + 2])
-                for i in range(0, len(numbers), 3)
-            )
-        return HoldGrant(place - 1 if place else None, states)
+            return _grant(answer)
 
-    async def settle(self, settlements: Sequence[Settlement]) -> None:
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[Sequence[LimitState]]:
         async with self._call():
-            await self._run("settle", settlements)
+            return [_grant(answer).states for answer in await self._run("settle", settlements)]
 
     async def renew(self, asks: Sequence[HoldAsk]) -> None:
         async with self._call():
@@ -112,6 +105,17 @@ class RedisLimits:
             told = refusal(error) or f"{type(error).__name__}: {error}"
             raise LimitsUnavailable(told) from error
         self._circuit.answered()
+
+
+def _grant(answer: Sequence[Any]) -> HoldGrant:
+    place, *numbers = (int(each) for each in answer)
+    states = tuple(
+        LimitState(left, wait / 1e6, spent, bool(restored))
+        for left, wait, spent, restored in zip(*(iter(numbers),) * 4, strict=True)
+    )
+    if not 0 <= place <= len(states):
+        raise ValueError("the store's answer is none of ours")
+    return HoldGrant(place - 1 if place else None, states)
 
 
 def _arguments(demand: Demand, used: int) -> list[Argument]:

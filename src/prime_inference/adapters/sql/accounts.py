@@ -20,7 +20,7 @@ from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
 
 MICRO = 1_000_000
-TENANT = ("id", "kind", "name", "slug", "created_at", "payment")
+TENANT = ("id", "kind", "name", "slug", "created_at", "payment", "payment_changes")
 MEMBER = ("team", "person", "role")
 KEY = (
     "key_id", "tenant", "digest", "created_at", "name", "last_four", "expires_at", "revoked_at",
@@ -81,7 +81,10 @@ class SqlAccounts:
 
     def set_payment(self, tenant: str, payment: Payment, actor: str, now: float) -> None:
         with self._change("tenant.payment", tenant, actor, now, payment) as transaction:
-            statement = "UPDATE tenant SET payment = :payment WHERE id = :id"
+            statement = (
+                "UPDATE tenant SET payment = :payment, payment_changes = payment_changes + 1"
+                " WHERE id = :id"
+            )
             if not transaction.run(statement, payment=payment, id=tenant):
                 raise UnknownAccount(f"there is no tenant {tenant}")
 

@@ -37,6 +37,7 @@ class Database(Protocol):
 
     dialect: str
     unavailable: tuple[type[Exception], ...]  # what its driver raises when it cannot
+    refused: tuple[type[Exception], ...]  # those of them that a repetition does not change
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """All or nothing: commits at the end of the block, rolls back on an exception."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.database import Database, Row, Transaction, guarded
+from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import (
     REVENUE,
     Applied,
+    EventsRefused,
     GroupBy,
     LedgerUnavailable,
     Transfer,
@@ -22,6 +24,7 @@ from prime_inference.ports.ledger import (
 )
 
 EVENT_COLUMNS = UsageEvent.__struct_fields__
+AMOUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cost")
 MOST_PROBLEMS = 20  # of each kind that `verify` names; a broken ledger has millions
 
 
@@ -32,8 +35,10 @@ class SqlLedger:
         self._database = database
 
     def apply(self, source: str, events: Sequence[UsageEvent], now: int) -> Applied:
+        for event in events:
+            _require_amounts(event)
         ordered = sorted(events, key=_identity)  # two shippers lock the same rows in one order
-        with self._transaction() as transaction:
+        with self._applying() as transaction:
             batch = _new_batch(transaction, source, now)
             rows = [(*(getattr(event, name) for name in EVENT_COLUMNS), batch) for event in ordered]
             fresh = transaction.insert_new("usage_event", (*EVENT_COLUMNS, "batch"), rows)
@@ -42,7 +47,21 @@ class SqlLedger:
             transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
         return Applied(fresh, len(events) - fresh)
 
+    @contextmanager
+    def _applying(self) -> Iterator[Transaction]:
+        try:
+            with self._transaction() as transaction:
+                yield transaction
+        except LedgerUnavailable as error:
+            if isinstance(error.__cause__, self._database.refused):
+                raise EventsRefused(str(error)) from error
+            raise
+        except (OverflowError, ValueError) as error:  # of a driver: what no column can hold
+            raise EventsRefused(f"{type(error).__name__}: {error}") from error
+
     def transfer(self, transfer: Transfer) -> bool:
+        if not isinstance(transfer.amount, int) or transfer.amount > MOST_AMOUNT:
+            raise ValueError(f"a transfer moves at most {MOST_AMOUNT} nanodollars")
         if transfer.amount < 0 or transfer.debit == transfer.credit:
             raise ValueError("a transfer moves an amount that is not negative to another account")
         row = _transfer_row(transfer)
@@ -128,6 +147,13 @@ class SqlLedger:
 
 def _identity(event: UsageEvent) -> tuple[str, str, str]:
     return event.identity
+
+
+def _require_amounts(event: UsageEvent) -> None:
+    """Raises EventsRefused for what would make sums leave 64 bits, which SQLite turns to floats."""
+    for name in AMOUNTS:
+        if not 0 <= getattr(event, name) <= MOST_AMOUNT:
+            raise EventsRefused(f"{name} of generation {event.generation} is out of range")
 
 
 def _new_batch(transaction: Transaction, source: str, now: int) -> int:

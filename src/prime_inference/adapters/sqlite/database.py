@@ -56,6 +56,7 @@ class SqliteDatabase:
 
     dialect = "sqlite"
     unavailable: tuple[type[Exception], ...] = (sqlite3.Error,)
+    refused: tuple[type[Exception], ...] = (sqlite3.IntegrityError, sqlite3.DataError)
 
     def __init__(self, path: Path, synchronous: Synchronous = "full") -> None:
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.wire.openai.estimate import estimated_tokens
 
 Count = Annotated[int, Meta(ge=0)]
+MOST_TOKENS = 2**27  # 13 times the longest context there is, 10 M: an engine that says more errs
 NULL = Raw(b"null")  # of a union with `Raw`, msgspec decodes only the other members
 
 
@@ -36,6 +37,9 @@ class UpstreamUsage(Struct):
     cost: object = None  # dollars, where it was our gateway that wrote it; else not looked at
 
     def to_usage(self) -> Usage:
+        """What is billed; nothing if a count cannot be, so that it is counted by our own rule."""
+        if max(self.prompt_tokens, self.completion_tokens) > MOST_TOKENS:
+            return NO_USAGE
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
         return Usage(
             prompt_tokens=self.prompt_tokens,

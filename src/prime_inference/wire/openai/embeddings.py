@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from prime_inference.domain.errors import UpstreamMalformed
-from prime_inference.domain.usage import Usage
+from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.wire.openai.answers import Count, UpstreamUsage
 from prime_inference.wire.openai.stream import Charge
 
@@ -44,9 +44,8 @@ def rebuild_embeddings(
         raise UpstreamMalformed("The upstream's answer is not what its API promises.") from None
     if sorted(item.index for item in answer.data) != list(range(inputs)):
         raise UpstreamMalformed("The upstream gave another number of embeddings than inputs.")
-    if answer.usage is not None and answer.usage.prompt_tokens:
-        usage = answer.usage.to_usage()
-    else:
+    usage = NO_USAGE if answer.usage is None else answer.usage.to_usage()
+    if not usage.prompt_tokens:
         usage = Usage(unreported(), source="counted")
     counts: dict[str, object] = {
         "prompt_tokens": usage.prompt_tokens,

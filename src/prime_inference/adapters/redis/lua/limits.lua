@@ -4,8 +4,9 @@
 --          spent, held), a sorted set (member -> end), a hash (member -> amount)
 -- ARGV     reserve | settle | renew, member, ttl (us), keep (ms), keep settled (ms), then per
 --          limit: rate | concurrency | budget, most, amount, window, seen, used
--- Returns  reserve: the place of the limit that refused or 0, then per limit what is left,
---          the time until what was asked for is there (us), and what is spent
+-- Returns  the place of the limit that refused or 0, then per limit what is left, the time
+--          until what was asked for is there (us), what is spent, and 1 if it was forgotten
+--          here, or less was known than was seen
 --
 -- Times are microseconds of the server's clock.
 
@@ -48,7 +49,9 @@ for i = 1, count do
     end
     l.current = number(stored[3]) or 0
     l.spent = number(stored[4]) or 0
+    l.restored = not number(stored[3]) or l.window > l.current
     if l.window > l.current then l.current = l.window; l.spent = 0 end
+    if l.window == l.current and l.spent < l.seen then l.restored = true end
     if l.window == l.current then l.spent = math.max(l.spent, l.seen) end
   end
   limits[i] = l
@@ -91,6 +94,7 @@ local function answer(refused)
     reply[#reply + 1] = text(math.max(0, left))
     reply[#reply + 1] = text(wait)
     reply[#reply + 1] = text(spent)
+    reply[#reply + 1] = l.restored and '1' or '0'
   end
   return reply
 end
@@ -127,14 +131,19 @@ if op == 'reserve' then
 end
 
 if op == 'renew' then
-  if status == 'held' then
-    redis.call('PEXPIRE', KEYS[1], text(ttl / 1000))
+  if status ~= 'settled' then  -- also one that was forgotten: its request runs
+    redis.call('SET', KEYS[1], 'held', 'PX', text(ttl / 1000))
     for _, l in ipairs(limits) do
-      if l.type ~= 'rate' then redis.call('ZADD', l.holds, 'XX', text(now + ttl), member) end
+      if l.type ~= 'rate' then
+        release(l)
+        l.held = l.held + l.amount
+        redis.call('ZADD', l.holds, text(now + ttl), member)
+        redis.call('HSET', l.amounts, member, text(l.amount))
+      end
     end
   end
   write()
-  return {0}
+  return answer(0)
 end
 
 if status ~= 'settled' then
@@ -149,4 +158,4 @@ if status ~= 'settled' then
   redis.call('SET', KEYS[1], 'settled', 'PX', keep_settled_ms)
 end
 write()
-return {0}
+return answer(0)
