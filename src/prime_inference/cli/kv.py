@@ -6,6 +6,7 @@ The commands need the extra `kv`; what imports numpy is imported when a command 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -312,20 +313,19 @@ def _numbers(option: str, text: str, kind: type[Number]) -> tuple[Number, ...]:
         numbers = tuple(kind(one) for one in text.split(","))
     except ValueError:
         numbers = ()
-    if not numbers or not all(one > 0 for one in numbers):
+    if not numbers or not all(0 < one < math.inf for one in numbers):
         raise WrongUsage(f"--{option} takes positive numbers separated by commas, not {text!r}.")
+    if len(set(numbers)) < len(numbers):
+        raise WrongUsage(f"--{option} names a number twice: {text!r}.")
     return numbers
 
 
 def _exponents(calibration: Path | None) -> dict[str, int] | None:
     if calibration is None:
         return None
-    import numpy as np
+    from prime_inference.kvcache.outer_scale import read_calibration
 
-    from prime_inference.kvcache.outer_scale import exponent_from_latents
-
-    with np.load(calibration, allow_pickle=False) as latents:
-        return {layer: exponent_from_latents(latents[layer]) for layer in latents.files}
+    return read_calibration(calibration)
 
 
 @contextlib.contextmanager
