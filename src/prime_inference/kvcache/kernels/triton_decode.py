@@ -33,7 +33,8 @@ def sparse_decode(
 
     `indices` int32 [B, K] are slots of `cache` uint8 [blocks, block tokens, 352]; those outside
     of it and those from `lengths[b]` on (int32 [B], held to 0..K) do not count. Where none
-    counts, out is 0 and lse inf; a NaN key that counts, or a NaN query, makes both NaN. `splits` parts of K run in parallel.
+    counts, out is 0 and lse inf; a NaN key that counts, or a NaN query, makes both NaN.
+    `splits` parts of K run in parallel.
     """
     _check_cache(cache)
     if query.ndim != 3 or query.shape[2] != 576 or not query.is_contiguous():

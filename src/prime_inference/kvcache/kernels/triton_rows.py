@@ -24,7 +24,8 @@ def write_rows(
     """Write token t's row to slot `slots[t]` of `cache` uint8 [blocks, block tokens, 352].
 
     `latent` [T, 512] and `rope` [T, 64] in bf16, f16 or f32, `slots` int32 or int64; a negative
-    slot is skipped, as vLLM pads, and so is one past the cache. The cache may be strided between blocks and rows, not inside a row.
+    slot is skipped, as vLLM pads, and so is one past the cache. The cache may be strided
+    between blocks and rows, not inside a row.
     """
     if writer not in WRITERS:
         raise ValueError(f"writer must be one of {', '.join(WRITERS)}, not {writer!r}")
