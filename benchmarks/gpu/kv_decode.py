@@ -314,8 +314,8 @@ def main() -> None:
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
     timings, failures = measure() if hopper else (unmeasured(), {})
     if not hopper:
-        found = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
-        print(f"Nothing was measured: this needs a Hopper GPU, and torch sees {found}.\n")
+        seen = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+        print(f"Nothing was measured: this needs a Hopper GPU, and torch sees {seen}.\n")
     print(table(timings))
     print("\n" + "\n".join(goals(timings)))
     for name, failure in failures.items():
