@@ -22,6 +22,7 @@ from prime_inference.ports.coordination import (
 from prime_inference.reliability.commands import LeaseBlocks, ReadBreakers
 from prime_inference.reliability.decisions import Retry
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.settings import LeaseSettings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
 from prime_inference.reliability.waiting import Waiter
@@ -146,12 +147,33 @@ def test_a_dead_replicas_slots_come_back_within_the_lease_time() -> None:
 
 
 def test_a_slot_knows_that_its_lease_has_ended_in_between() -> None:
-    fleet = Fleet(deployment("a"))
+    fleet = Fleet(deployment("a"), replicas=2)
     slot = admit(fleet.guard, "a")
     assert not slot.fenced
-    fleet.clock.now += 30  # frozen for three lease times
+    admit(fleet.guards[1], "a")  # the other one goes on asking
+    frozen = fleet.guards.pop(0)
+    fleet.advance(30)
+    fleet.guards.insert(0, frozen)
     fleet.settle()
     assert slot.fenced
+
+
+def test_a_lease_that_ended_while_the_store_was_away_is_its_holders_when_it_is_back() -> None:
+    fleet = Fleet(deployment("a", slots=8), replicas=2)
+    fleet.advance(60)
+    fleet.guard.began("m")
+    for _ in range(6):
+        fleet.advance(1)
+        admit(fleet.guard, "a")
+    fleet.store_up = False
+    fleet.advance(30)
+    fleet.store_up = True
+    fleet.guards.reverse()  # whoever has nothing in flight asks first
+    for _ in range(30):
+        for guard in fleet.guards:
+            guard.admit("a")
+        fleet.advance(0.5)
+    assert sum(guard.status()[0].in_flight for guard in fleet.guards) == 8
 
 
 def test_the_store_is_asked_little() -> None:
@@ -176,8 +198,7 @@ def test_without_the_store_requests_go_on() -> None:
     fleet.advance(30)
     assert fleet.guard.degraded
     admit(fleet.guard, "a")
-    admit(fleet.guard, "a")
-    assert isinstance(fleet.guard.admit("a"), Refusal)  # half of the slots: there are two replicas
+    assert isinstance(fleet.guard.admit("a"), Refusal)  # half of its part: the other may have more
     fleet.store_up = True
     fleet.advance(2)
     assert not fleet.guard.degraded
@@ -225,14 +246,18 @@ def test_a_store_that_begins_anew_with_lower_epochs_is_followed() -> None:
     assert not any(guard.is_ejected("a") for guard in fleet.guards)
 
 
-def test_an_answer_that_a_push_has_overtaken_resets_nothing() -> None:
+def tell(fleet: Fleet, *records: BreakerRecord) -> None:
+    """The store has these breakers."""
+    version = max(record.epoch for record in records)
+    news = BreakerSnapshot(version, records)
+    fleet.guard.accept(ReadBreakers(-1), BreakerReading(Beat(1), news))
+
+
+def test_an_answer_that_another_has_overtaken_resets_nothing() -> None:
     fleet = Fleet(deployment("a"), deployment("b"))
-    fleet.advance(0.2)
-    fleet.clock.now += 0.2
-    (read,) = [command for command in fleet.guard.due() if isinstance(command, ReadBreakers)]
-    fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
+    tell(fleet, BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
     behind = BreakerSnapshot(version=10**11, records=())
-    fleet.guard.accept(read, BreakerReading(Beat(1), behind))
+    fleet.guard.accept(ReadBreakers(-1), BreakerReading(Beat(1), behind))
     assert fleet.guard.candidates("m") == ["b"]
     assert fleet.guard.status()[0].breaker is BreakerState.OPEN
 
@@ -268,19 +293,38 @@ def test_if_all_are_ejected_all_are_offered_the_soonest_due_first() -> None:
 
 def test_a_poisoned_store_cannot_eject_everything() -> None:
     fleet = Fleet(*(deployment(name) for name in "abcd"))
-    for epoch, name in enumerate("abcd", start=1):
-        fleet.guard.follow(
-            BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=1e9, cause=Cause.CONSECUTIVE)
-        )
+    tell(fleet, *(
+        BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=1e9, cause=Cause.CONSECUTIVE)
+        for epoch, name in enumerate("abcd", start=1)
+    ))  # fmt: skip
     assert sorted(fleet.guard.candidates("m")) == list("abcd")
+
+
+def test_a_push_is_believed_as_far_as_the_store_says_so() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"), replicas=2, pushed=True)
+    admit(fleet.guard, "a")
+    fleet.advance(5)
+    made_up = BreakerRecord("a", BreakerState.OPEN, 2**52, remaining_s=1e9, trips=10**6)
+    for guard in fleet.guards:
+        guard.follow(made_up)
+        guard.follow(BreakerRecord("stranger", BreakerState.OPEN, 2**52))
+        assert not guard.is_ejected("a")
+    fleet.advance(1)
+    assert not any(guard.is_ejected("a") for guard in fleet.guards)
+    stored = fleet.store.breakers.read(-1, now=fleet.clock.now).news
+    assert stored is not None
+    assert stored.records == ()  # nor was it told to the store as if it were known
+    fail(fleet.guard, "a")  # a real one is believed as ever
+    fleet.advance(0.1)
+    assert all(guard.is_ejected("a") for guard in fleet.guards)
 
 
 def test_statistics_of_two_replicas_do_not_eject_more_than_half() -> None:
     fleet = Fleet(*(deployment(name) for name in "abcd"))
-    for epoch, name in enumerate("abc", start=1):  # each by another replica, at the same time
-        fleet.guard.follow(
-            BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=9, cause=Cause.RATE)
-        )
+    tell(fleet, *(  # each by another replica, at the same time
+        BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=9, cause=Cause.RATE)
+        for epoch, name in enumerate("abc", start=1)
+    ))  # fmt: skip
     offered = fleet.guard.candidates("m")
     assert len(offered) == 2
     assert "d" in offered
@@ -613,6 +657,42 @@ def test_who_leaves_is_not_served() -> None:
     assert got == []
 
 
+def test_who_can_be_served_by_few_waits_for_those_and_holds_nobody_up() -> None:
+    fleet = Fleet(deployment("a", slots=1), deployment("b", slots=1))
+    for name in "ab":
+        slot = admit(fleet.guard, name)
+        fleet.clock.now += 0.1
+        slot.release()
+    slots = {name: admit(fleet.guard, name) for name in "ab"}
+    got: dict[str, list[Slot | Refusal]] = {"only a": [], "any": []}
+    for who, among in (("only a", {"a"}), ("any", {"a", "b", "gone"})):
+        waiter = fleet.guard.wait("m", Priority.INTERACTIVE, got[who].append, among)
+        assert isinstance(waiter, Waiter)
+    slots["b"].release()
+    assert got["only a"] == []
+    assert isinstance(got["any"][0], Slot)
+    slots["a"].release()
+    assert isinstance(got["only a"][0], Slot)
+    assert got["only a"][0].deployment == "a"
+    assert fleet.guard.waiting("m") == 0
+
+
+def test_a_wait_for_few_is_as_long_as_those_take() -> None:
+    fleet = Fleet(deployment("slow", slots=1), deployment("fast", slots=1))
+    for name, seconds in (("slow", 30), ("fast", 0.1)):
+        slot = admit(fleet.guard, name)
+        fleet.clock.now += seconds
+        slot.release()
+        fleet.settle()
+    for name in ("slow", "fast"):
+        admit(fleet.guard, name)
+    got: list[Slot | Refusal] = []
+    refusal = fleet.guard.wait("m", Priority.INTERACTIVE, got.append, {"slow"})
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(30)
+    assert isinstance(fleet.guard.wait("m", Priority.INTERACTIVE, got.append, {"fast"}), Waiter)
+
+
 def test_a_replica_that_has_just_started_waits_for_its_first_lease() -> None:
     fleet = Fleet()
     fleet.guard.configure([deployment("a")])
@@ -779,3 +859,29 @@ def test_a_replica_that_stops_gives_everything_back() -> None:
         staying.admit("a")
         fleet.advance(0.2)
     assert staying.status()[0].in_flight == 4
+
+
+def test_who_has_no_slot_is_told_when_the_block_that_is_in_the_way_ends() -> None:
+    fleet = Fleet(deployment("a", slots=1), replicas=2)
+    admit(fleet.guard, "a")
+    fleet.guards[1].began("m")
+    fleet.settle()
+    refusal = fleet.guards[1].admit("a")
+    assert isinstance(refusal, Refusal)
+    fleet.advance(1)
+    later = fleet.guards[1].admit("a")
+    assert isinstance(later, Refusal)
+    assert 1 < later.retry_after_s <= LeaseSettings().ttl_s
+
+
+def test_while_the_store_learns_who_is_refused_is_told_when_that_ends() -> None:
+    fleet = Fleet()
+    fleet.store = MemoryStore(learning_s=8.0)
+    fleet.guard.configure([deployment("a", slots=8)])
+    fleet.settle()
+    for _ in range(6):
+        fleet.guard.admit("a")
+        fleet.advance(0.5)  # the store is asked, and has no more
+    refusal = fleet.guard.admit("a")
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(8.0 - 3.0, abs=1.1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 
 from prime_inference.ports.clock import Clock
 from prime_inference.ports.coordination import (
@@ -26,6 +27,8 @@ from prime_inference.reliability.commands import (
 )
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.slots import Priority, Refusal, Slot
+
+log = logging.getLogger(__name__)
 
 LEAST_SLEEP_S = 0.005  # what is due a little later is done together; `wake` interrupts it
 WATCH_AGAIN_S = 0.25  # after a lost subscription; the poll covers the time between
@@ -55,21 +58,43 @@ class Runner:
         self.refusal: str | None = None  # what the store says instead of an answer
         self.calls: Counter[tuple[str, bool]] = Counter()  # to the store: what, and if it answered
         self._no_push: str | None = None  # the same about the subscription
+        self._asked: dict[int, Command] = {}  # by identity; none of them has ended
         self._woken = asyncio.Event()
         guard.wake = self._woken.set
 
     async def run(self) -> None:
-        """Ends by cancellation only; anything else that escapes is a defect."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch())
-            while True:
-                self._woken.clear()
-                for command in self._guard.due():
-                    tasks.create_task(self._perform(command))
-                if self._canary is not None:
-                    for name in self._guard.probes_due():
-                        self._send_canary(name, self._canary, tasks)
-                await self._sleep()
+        """Ends by cancellation only; anything else that escapes is a defect.
+
+        It may be called again after that.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch())
+                while True:
+                    self._step(tasks)
+                    await self._sleep()
+        except Exception:
+            self._give_up()
+            raise
+
+    def _step(self, tasks: asyncio.TaskGroup) -> None:
+        self._woken.clear()
+        for command in self._guard.due():
+            self._asked[id(command)] = command
+            tasks.create_task(self._perform(command))
+        if self._canary is not None:
+            for name in self._guard.probes_due():
+                self._send_canary(name, self._canary, tasks)
+
+    def _give_up(self) -> None:
+        """Every command is followed by its end; some were cancelled before they began."""
+        asked = list(self._asked.values())
+        self._asked.clear()
+        for command in asked:
+            try:
+                self._guard.fail(command)
+            except Exception:  # the defect may be in there; the other commands end all the same
+                log.exception("%s cannot be ended", type(command).__name__)
 
     async def farewell(self) -> None:
         """Give all blocks back: others have them at once, not when the leases end."""
@@ -95,6 +120,7 @@ class Runner:
             self.calls[type(command).__name__, True] += 1
             self.refusal = self._no_push
             self._guard.accept(command, reply)
+        del self._asked[id(command)]
         self._woken.set()
 
     async def _ask(self, command: Command) -> Reply:
@@ -132,12 +158,13 @@ class Runner:
     def _send_canary(self, name: str, canary: Canary, tasks: asyncio.TaskGroup) -> None:
         slot = self._guard.probe_slot(name)
         if slot is not None:
-            tasks.create_task(_run_canary(slot, canary))
+            probe = tasks.create_task(_run_canary(slot, canary))
+            # not in the coroutine: cancelled before its first step it would not run at all
+            probe.add_done_callback(lambda _: slot.release())
 
 
 async def _run_canary(slot: Slot, canary: Canary) -> None:
-    with slot:
-        await canary(slot)
+    await canary(slot)
 
 
 async def begin(guard: Guard, model: str) -> None:
@@ -162,13 +189,17 @@ async def leased(guard: Guard, model: str) -> None:
 
 
 async def wait_for_slot(
-    guard: Guard, model: str, priority: Priority = Priority.INTERACTIVE
+    guard: Guard,
+    model: str,
+    priority: Priority = Priority.INTERACTIVE,
+    among: Set[str] | None = None,
 ) -> Slot | Refusal:
     """A slot of the model: at once, or after a wait of at most `longest_wait_s` if that pays.
 
+    Only of deployments `among`, if given: those that can serve the request.
     A cancelled caller leaves the line, or gives back the slot that it was just handed.
     """
-    slot = guard.admit_any(model, priority)
+    slot = guard.admit_any(model, priority, among)
     if isinstance(slot, Slot):
         return slot
     future: asyncio.Future[Slot | Refusal] = asyncio.get_running_loop().create_future()
@@ -179,7 +210,7 @@ async def wait_for_slot(
         elif isinstance(result, Slot):
             result.release()
 
-    waiter = guard.wait(model, priority, deliver)
+    waiter = guard.wait(model, priority, deliver, among)
     if isinstance(waiter, Refusal):
         return waiter
     try:
