@@ -25,8 +25,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+try:
+    import torch
+    from torch import Tensor
+except ModuleNotFoundError:
+    sys.exit("kv_decode needs torch, a CUDA build for times: make .envs/kv/ready has a CPU build.")
 
 from prime_inference.kvcache.attention import relative_l2, sparse_decode
 from prime_inference.kvcache.kernels.sm90.params import ROW_FORMAT_BYTES, RowFormat, cluster_size
@@ -310,6 +313,9 @@ def main() -> None:
         return
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
     timings, failures = measure() if hopper else (unmeasured(), {})
+    if not hopper:
+        seen = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+        print(f"Nothing was measured: this needs a Hopper GPU, and torch sees {seen}.\n")
     print(table(timings))
     print("\n" + "\n".join(goals(timings)))
     for name, failure in failures.items():

@@ -26,19 +26,37 @@ from prime_inference.kvcache.accuracy.endpoints import (
 from prime_inference.kvcache.accuracy.tasks import CHARS_PER_TOKEN, TASKS, make_questions
 
 LENGTHS = (600, 3000)
-SETTINGS = RunSettings(0, LENGTHS, 4, TASKS, {"reference": "m", "candidate": "m"})
+SIDES = {"reference": "m", "candidate": "m"}
+SETTINGS = RunSettings(0, LENGTHS, 4, TASKS, SIDES, SIDES, 512)
+
+
+def read(prompt: str, request: str) -> str:
+    """What a good reader answers to a request over what it sees of the prompt."""
+    codes = re.findall(r"vault code of (\w+) is (\d+)", prompt)
+    if "vault" in request:
+        return ", ".join(code for city, code in codes if city in request)
+    if "million" in request:
+        return ". ".join(re.findall(r"led by \w+ with \d+", prompt))
+    known = set(re.findall(r"value (\d+)", request))
+    assigned = re.findall(r"Assign (\w+) = (\w+)", prompt)
+    for name, source in assigned * 2:
+        known |= {name} if source in known else set()
+    return " ".join(known & {name for name, _ in assigned})
 
 
 class Reader(ThreadingHTTPServer):
-    """An endpoint that reads a prompt as well as any model: it repeats every planted sentence,
-    and, where `sees` is set, only of the last `sees` characters."""
+    """An endpoint that reads a prompt as well as any model: where `sees` is set, only its
+    last `sees` characters; where `mute`, it thinks until it is cut."""
 
     daemon_threads = True
 
-    def __init__(self, sees: int | None = None, fail: int = 0, status: int = 503) -> None:
+    def __init__(
+        self, sees: int | None = None, fail: int = 0, status: int = 503, mute: int = 0
+    ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.sees, self.fail, self.status = sees, fail, status
-        self.asked = 0
+        self.asked, self.mute = 0, mute
+        self.nothing = None if mute else "I do not know."
         self.base_url = f"http://127.0.0.1:{self.server_address[1]}/v1"
 
 
@@ -53,9 +71,12 @@ class Handler(BaseHTTPRequestHandler):
         prompt = body["messages"][0]["content"]
         if self.server.sees is not None:
             prompt = prompt[-self.server.sees :]
-        seen = re.findall(r"vault code of \w+ is \d+|Assign \w+ = \w+|led by \w+ with \d+", prompt)
-        message = {"role": "assistant", "content": ". ".join(seen)}
-        return self.reply(200, {"choices": [{"message": message}]})
+        content = None if self.server.mute else read(prompt, prompt.rpartition("\n\n")[2])
+        choice = {
+            "message": {"role": "assistant", "content": content or self.server.nothing},
+            "finish_reason": "length" if self.server.mute else "stop",
+        }
+        return self.reply(200, {"choices": [choice]})
 
     def reply(self, status: int, body: dict[str, Any]) -> None:
         raw = json.dumps(body).encode()
@@ -168,9 +189,14 @@ def test_an_overloaded_endpoint_is_asked_again(
 def test_answers_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     AnswerFile(path, SETTINGS)
-    other = RunSettings(1, LENGTHS, 4, TASKS, {"reference": "m", "candidate": "m"})
-    with pytest.raises(RunMismatch):
-        AnswerFile(path, other)
+    elsewhere = {"reference": "m", "candidate": "n"}
+    for other, named in (
+        (RunSettings(1, LENGTHS, 4, TASKS, SIDES, SIDES, 512), "seed was 0, now 1"),
+        (RunSettings(0, LENGTHS, 4, TASKS, elsewhere, SIDES, 512), "models was"),
+        (RunSettings(0, LENGTHS, 4, TASKS, SIDES, elsewhere, 512), "urls was"),
+    ):
+        with pytest.raises(RunMismatch, match=named):
+            AnswerFile(path, other)
     path.write_text("not json\n")
     with pytest.raises(RunMismatch):
         AnswerFile(path, SETTINGS)
@@ -203,3 +229,34 @@ def test_the_command_asks_both_and_writes_the_report(serve: Any, tmp_path: Path)
     assert any(cell["task"] == "all" and cell["candidate"] < cell["reference"] for cell in cells)
     assert (tmp_path / "run" / "report.md").exists()
     assert "of 32 answers" in result.stderr
+
+
+def test_naming_everything_and_repeating_the_prompt_score_nothing() -> None:
+    for one in make_questions(0, LENGTHS, 4):
+        everything = re.findall(r"VAR[A-Z]{2}|\d{7}|led by \w+ with \d+", one.prompt)
+        assert one.score(one.prompt) == 0.0
+        assert one.score(one.prompt[: len(one.prompt) // 2]) == 0.0
+        assert one.task == "summary" or one.score(" ".join(everything)) == 0.0
+        assert one.score(" ".join(one.expected) + "x" * 5000) == 0.0
+
+
+def test_a_budget_counts_beside_its_leader_only() -> None:
+    one = next(make_questions(0, (600,), 1, ("summary",)))
+    facts = [fact.split(" with ") for fact in one.expected]
+    assert one.score("; ".join(f"{budget}: {leader}" for leader, budget in facts)) == 1.0
+    leaders, budgets = [a for a, _ in facts], [b for _, b in facts]
+    turned = zip(leaders, budgets[1:] + budgets[:1], strict=True)
+    assert one.score("; ".join(f"{leader}, ({budget})" for leader, budget in turned)) == 0.0
+    assert one.score(", ".join(leaders) + ": " + ", ".join(budgets)) == 0.0
+
+
+def test_endpoints_that_answered_nothing_are_not_called_equal(serve: Any, tmp_path: Path) -> None:
+    mute = serve(mute=1).base_url
+    result = CliRunner().invoke(
+        app,
+        ["inference", "eval", "kv", "endpoints", "--reference", mute, "--candidate", mute,
+         "--model", "m", "--out", str(tmp_path / "run"), "--lengths", "600", "--questions", "1"],
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "No verdict: of 4 answers each, 4 of the reference and 4 of the" in result.stderr
+    assert "no verdict | 4 / 4" in (tmp_path / "run" / "report.md").read_text()

@@ -63,3 +63,17 @@ def test_arrays_of_other_shapes_are_refused() -> None:
             np.zeros((2, 1), int),
             scale=1,
         )
+
+
+def test_nan_scores_alone_are_told_from_no_row_and_negative_lengths_count_nothing() -> None:
+    rng = np.random.default_rng(0)
+    latent, rope = rng.standard_normal((3, 512)), np.full((3, 64), np.nan)
+    query, index = rng.standard_normal((1, 2, 576)), np.array([[0, 1, 2]])
+    out, lse = sparse_decode(query, latent, rope, index, scale=0.05)
+    assert np.isnan(out).all()
+    assert np.isnan(lse).all()
+    out, lse = sparse_decode(query, latent, rope, index, scale=0.05, lengths=np.array([-1]))
+    assert (out == 0).all()
+    assert np.isposinf(lse).all()
+    with pytest.raises(ShapeMismatch, match="lengths"):
+        sparse_decode(query, latent, rope, index, scale=0.05, lengths=np.array([1, 1]))

@@ -252,3 +252,70 @@ def test_files_that_are_not_what_their_header_says_are_refused(tmp_path: Path) -
         path.write_bytes(broken)
         with pytest.raises(CheckpointMalformed):
             SafetensorsFile.open(path)
+
+
+def quantized(folder: Path, parts: dict[str, tuple[str, list[int], bytes]]) -> None:
+    codes = np.random.default_rng(5).integers(0, 126, 24 * 512).astype(np.uint8).tobytes()
+    held = {
+        f"{layer(0)}.kv_a_layernorm.weight": bf16([512], 2, 0.004),
+        f"{layer(0)}.kv_b_proj.weight": ("F8_E4M3", [24, 512], codes),
+    }
+    held |= {f"{layer(0)}.{name}": value for name, value in parts.items()}
+    write_safetensors(folder / "model.safetensors", held)
+
+
+ONE_SCALE: tuple[str, list[int], bytes] = ("F32", [], np.float32(0.37).tobytes())
+
+
+def test_a_static_activation_scale_grows_as_the_latent_does(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    scales = {"kv_b_proj.weight_scale": ONE_SCALE, "kv_b_proj.input_scale": ONE_SCALE}
+    quantized(tmp_path / "in", scales)
+    plan = plan_fold(tmp_path / "in")
+    fold(plan, tmp_path / "out")
+    after, k = tensors(tmp_path / "out"), plan.layers[layer(0)]
+    assert k > 0
+    for part, exponent in (("input_scale", k), ("weight_scale", -k)):
+        got = np.frombuffer(after[f"{layer(0)}.kv_b_proj.{part}"][1], "<f4")
+        assert got == np.float32(0.37) * np.float32(2.0**exponent)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"kv_b_proj.weight_scale": ONE_SCALE, "kv_b_proj.input_global_scale": ONE_SCALE},
+        {"kv_b_proj.weight_scale": ONE_SCALE, "kv_b_proj.weight_zero_point": ONE_SCALE},
+        {"kv_b_proj.weight_scale_inv": ONE_SCALE, "kv_b_proj.weight_scale": ONE_SCALE},
+        {"kv_b_proj.weight_scale": ONE_SCALE, "attn.k_scale": ONE_SCALE},
+        {"kv_b_proj.weight_scale": ONE_SCALE, "kv_b_proj.input_scale": ("F8_E4M3", [1], b"8")},
+        {},
+    ],
+)
+def test_a_scale_whose_meaning_after_a_fold_is_not_known_is_refused(
+    tmp_path: Path, parts: dict[str, tuple[str, list[int], bytes]]
+) -> None:
+    quantized(tmp_path, parts)
+    with pytest.raises(CheckpointMalformed, match=layer(0)):
+        plan_fold(tmp_path)
+
+
+def test_a_plan_is_refused_for_what_the_fold_would_refuse(checkpoint: Path) -> None:
+    with pytest.raises(ScaleInexact, match=layer(0)):
+        plan_fold(checkpoint, {layer(0): 140, layer(1): 0})
+
+
+def test_no_unfinished_shard_is_left(checkpoint: Path, tmp_path: Path) -> None:
+    def stop(nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fold(plan_fold(checkpoint), tmp_path / "out", stop)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_header_whose_shapes_contradict_its_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, {"w": bf16([2, 2], 0)})
+    path.write_bytes(path.read_bytes().replace(b"[2, 2]", b"[2, 3]"))
+    with pytest.raises(CheckpointMalformed, match="w is BF16"):
+        SafetensorsFile.open(path)

@@ -80,7 +80,7 @@ def test_a_folder_without_a_model_fails_in_json_too(prime: Prime, tmp_path: Path
     assert json.loads(result.stderr)["error"]["code"] == "checkpoint_unfit"
 
 
-@pytest.mark.parametrize("lengths", ["abc", "0,600", "600,-5", ""])
+@pytest.mark.parametrize("lengths", ["abc", "0,600", "600,-5", "", "600,600"])
 def test_lengths_that_are_no_lengths_are_refused_before_anything_is_asked(
     prime: Prime, tmp_path: Path, lengths: str
 ) -> None:
@@ -89,5 +89,44 @@ def test_lengths_that_are_no_lengths_are_refused_before_anything_is_asked(
         "http://127.0.0.1:1/v1", "--model", "m", "--out", tmp_path / "run", "--lengths", lengths,
     )  # fmt: skip
     assert result.exit_code == 1
-    assert "--lengths takes positive numbers" in result.stderr
+    assert "--lengths" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_refuses_what_the_run_would_refuse(
+    prime: Prime, model: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "tiny.npz", allow_pickle=False, **{layer(0): np.full((1, 512), 1e-38)})
+    for rest in (["--dry-run"], [tmp_path / "out"]):
+        result = prime("kv", "fold-scales", model, *rest, "--calibration", tmp_path / "tiny.npz")
+        assert result.exit_code == 1
+        assert "not exact" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["text", "cut", "one array", "nan", "words", "empty"])
+def test_a_broken_calibration_is_named(
+    prime: Prime, model: Path, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "latents.npz"
+    latents = np.full((1, 512), np.nan if kind == "nan" else 1.0)
+    np.savez(
+        path, allow_pickle=False, **{layer(0): np.array(["a"]) if kind == "words" else latents}
+    )
+    if kind == "one array":
+        with path.open("wb") as file:
+            np.save(file, latents)
+    elif kind in ("text", "cut", "empty"):
+        path.write_bytes({"text": b"latents", "cut": path.read_bytes()[:300], "empty": b""}[kind])
+    result = prime("kv", "fold-scales", model, "--dry-run", "--calibration", path, "-o", "json")
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)["error"]
+    assert "latents.npz" in error["message"]
+    assert kind not in ("nan", "words") or layer(0) in error["message"]
+
+
+@pytest.mark.parametrize("given", ["inf", "0.02,inf", "nan", "1,1"])
+def test_magnitudes_that_are_none_are_refused(prime: Prime, given: str) -> None:
+    result = prime("eval", "kv", "selector", "--magnitudes", given)
+    assert result.exit_code == 1
+    assert "--magnitudes" in result.stderr

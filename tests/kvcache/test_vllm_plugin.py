@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -53,3 +54,12 @@ def test_vllm_finds_the_plug_in_by_its_entry_point() -> None:
     entry = project["entry-points"]["vllm.general_plugins"]["prime_nvfp4_kv"]
     module, function = entry.split(":")
     assert getattr(sys.modules[module], function) is register
+
+
+def test_importing_the_backend_without_its_vllm_says_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm_plugin, "installed_vllm", lambda: None)
+    monkeypatch.delitem(sys.modules, "prime_inference.kvcache.vllm_backend", raising=False)
+    with pytest.raises(VllmUnsupported, match=r"needs vLLM 0\.33\.0; no vLLM is installed"):
+        importlib.import_module("prime_inference.kvcache.vllm_backend")

@@ -6,6 +6,7 @@ The commands need the extra `kv`; what imports numpy is imported when a command 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -179,8 +180,8 @@ def selector(
 
 
 ENDPOINTS_EPILOG = json_help(
-    "[{task, tokens (0: all), questions, reference, candidate, low, high}, ...]; low and high"
-    " bound candidate - reference at 95 % confidence"
+    "[{task, tokens (0: all), questions, reference, candidate, low, high, reference_unanswered,"
+    " candidate_unanswered}, ...]; low and high bound candidate - reference at 95 % confidence"
 )
 
 
@@ -198,6 +199,9 @@ def endpoints(
     ] = "4096,16384,65536,131072",
     questions: Annotated[int, typer.Option(help="Per task and length.", min=1)] = 16,
     concurrency: Annotated[int, typer.Option(help="At each endpoint.", min=1)] = 4,
+    reasoning_tokens: Annotated[
+        int, typer.Option(help="Room for a thinking model's thoughts before its answer.", min=0)
+    ] = 8192,
     seed: Annotated[int, typer.Option(help="Seed of the questions.", min=0)] = 0,
     reference_key: Annotated[str | None, typer.Option(envvar="PRIME_EVAL_REFERENCE_KEY")] = None,
     candidate_key: Annotated[str | None, typer.Option(envvar="PRIME_EVAL_CANDIDATE_KEY")] = None,
@@ -227,7 +231,11 @@ def endpoints(
         from prime_inference.kvcache.accuracy import endpoints as harness
 
         models = {"reference": model, "candidate": candidate_model or model}
-        settings = harness.RunSettings(seed, sizes, questions, tasks.TASKS, models)
+        urls = {"reference": reference, "candidate": candidate}
+        max_tokens = harness.ANSWER_TOKENS + reasoning_tokens
+        settings = harness.RunSettings(
+            seed, sizes, questions, tasks.TASKS, models, urls, max_tokens
+        )
         out.mkdir(parents=True, exist_ok=True)
         file = harness.AnswerFile(out / "answers.jsonl", settings)
         asked = list(tasks.make_questions(seed, sizes, questions))
@@ -237,7 +245,14 @@ def endpoints(
         ]
         try:
             asyncio.run(
-                harness.ask_all(both, asked, file, concurrency=concurrency, progress=progress)
+                harness.ask_all(
+                    both,
+                    asked,
+                    file,
+                    concurrency=concurrency,
+                    max_tokens=max_tokens,
+                    progress=progress,
+                )
             )
         except* harness.EndpointFailed as failures:
             raise EvaluationFailed(
@@ -249,6 +264,13 @@ def endpoints(
         terminal.json([asdict(cell) for cell in cells])
     else:
         terminal.line(comparison.markdown(cells))
+    whole = next(one for one in cells if (one.task, one.tokens) == (comparison.ALL, 0))
+    if not whole.conclusive:
+        raise EvaluationFailed(
+            f"No verdict: of {whole.questions} answers each, {whole.reference_unanswered} of the "
+            f"reference and {whole.candidate_unanswered} of the candidate are empty or cut short.",
+            hint="Give a thinking model more --reasoning-tokens, with another --out.",
+        )
 
 
 def _rows_table(results: list[RowQuality]) -> tuple[list[Column], list[list[str]]]:
@@ -312,20 +334,19 @@ def _numbers(option: str, text: str, kind: type[Number]) -> tuple[Number, ...]:
         numbers = tuple(kind(one) for one in text.split(","))
     except ValueError:
         numbers = ()
-    if not numbers or not all(one > 0 for one in numbers):
+    if not numbers or not all(0 < one < math.inf for one in numbers):
         raise WrongUsage(f"--{option} takes positive numbers separated by commas, not {text!r}.")
+    if len(set(numbers)) < len(numbers):
+        raise WrongUsage(f"--{option} names a number twice: {text!r}.")
     return numbers
 
 
 def _exponents(calibration: Path | None) -> dict[str, int] | None:
     if calibration is None:
         return None
-    import numpy as np
+    from prime_inference.kvcache.outer_scale import read_calibration
 
-    from prime_inference.kvcache.outer_scale import exponent_from_latents
-
-    with np.load(calibration, allow_pickle=False) as latents:
-        return {layer: exponent_from_latents(latents[layer]) for layer in latents.files}
+    return read_calibration(calibration)
 
 
 @contextlib.contextmanager

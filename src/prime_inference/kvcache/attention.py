@@ -7,7 +7,8 @@ key and value):
     out   = sum_i softmax(score)_i latent_i         lse = ln sum_i exp(score_i)
 
 An index outside of the cache stands for no row. A duplicate counts twice. Where no row is
-selected, out is 0 and lse is +inf, as in FlashMLA.
+selected, out is 0 and lse is +inf, as in FlashMLA. A NaN in a selected row or in the query
+makes out and lse NaN.
 """
 
 from __future__ import annotations
@@ -35,18 +36,20 @@ def sparse_decode(
     """`out` [B, H, 512] and `lse` [B, H] of `query` [B, H, 576] over `indices` [B, K].
 
     `latent` [S, 512] and `rope` [S, 64] hold a row per slot. `lengths` [B], where given, says
-    how many of a token's indices count; later ones are not looked at.
+    how many of a token's indices count, held to 0..K; later ones are not looked at.
     """
     if query.ndim != 3 or query.shape[2] != QUERY_DIMS:
         raise ShapeMismatch("query", f"[B, H, {QUERY_DIMS}]", query.shape)
     if indices.ndim != 2 or len(indices) != len(query):
         raise ShapeMismatch("indices", f"[{len(query)}, K]", indices.shape)
+    if lengths is not None and lengths.shape != (len(query),):
+        raise ShapeMismatch("lengths", f"[{len(query)}]", lengths.shape)
     key = np.concatenate([latent, rope], axis=1).astype(np.float64)
     out = np.zeros((*query.shape[:2], LATENT_DIMS))
     lse = np.full(query.shape[:2], np.inf)
     for b, chosen in enumerate(indices):
         if lengths is not None:
-            chosen = chosen[: lengths[b]]
+            chosen = chosen[: max(0, int(lengths[b]))]
         rows = key[chosen[(chosen >= 0) & (chosen < len(key))]]
         if len(rows):
             out[b], lse[b] = _attend(query[b].astype(np.float64), rows, scale)

@@ -28,6 +28,11 @@ def sparse_decode(
         raise ShapeMismatch("query", "[B, H, 576]", tuple(query.shape))
     if indices.ndim != 2 or len(indices) != len(query):
         raise ShapeMismatch("indices", f"[{len(query)}, K]", tuple(indices.shape))
+    if lengths is not None and lengths.shape != (len(query),):
+        raise ShapeMismatch("lengths", f"[{len(query)}]", tuple(lengths.shape))
+    if not indices.numel():  # no token, or no index for any: nothing is selected
+        out = query.new_zeros((*query.shape[:2], LATENT_DIMS), dtype=dtype)
+        return out, query.new_full(query.shape[:2], float("inf"), dtype=dtype)
     valid = (indices >= 0) & (indices < len(rows))
     if lengths is not None:
         position = torch.arange(indices.shape[1], device=indices.device)

@@ -3,8 +3,11 @@
 The checkpoint is a folder of safetensors shards as published. Per layer, `kv_a_layernorm.weight`
 is multiplied by 2**k and `kv_b_proj` by 2**-k: its `weight` where that is BF16, F16 or F32, else
 the float32 scale that multiplies all of it (`weight_scale_inv` of DeepSeek's FP8 blocks,
-`weight_scale_2` of NVFP4, `weight_scale` of per-tensor or per-channel FP8). Every other byte is
-copied. Each shard is written to a temporary name and renamed when whole, then read back:
+`weight_scale_2` of NVFP4, `weight_scale` of per-tensor or per-channel FP8). A static scale of
+its input, `input_scale` (a value is its code times the scale), grows as the latent does, by
+2**k; anything else beside the projection and any scale of the cache itself are refused, since
+what they mean after a fold is not known. Every other byte is copied.
+Each shard is written to a temporary name and renamed when whole, then read back:
 folded tensors must be exact multiples, all others identical. The files beside the shards follow
 last, so that nothing can load a checkpoint that is cut short or damaged.
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,8 +40,16 @@ from prime_inference.kvcache.safetensors_file import SafetensorsFile, Tensor, fl
 
 NORM: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.kv_a_layernorm\.weight$")
 PROJECTION: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.kv_b_proj\.(?P<part>\w+)$")
-# The part of a quantized projection that multiplies all of it, in the order of preference.
-QUANTIZED_PARTS: Final = ("weight_scale_inv", "weight_scale_2", "weight_scale")
+# The scales of a quantized projection that are understood, and which multiplies all of it.
+QUANTIZED_PARTS: Final = {
+    frozenset({"weight_scale_inv"}): "weight_scale_inv",
+    frozenset({"weight_scale", "weight_scale_2"}): "weight_scale_2",
+    frozenset({"weight_scale"}): "weight_scale",
+}
+INPUT_SCALE: Final = "input_scale"
+INDIFFERENT_PARTS: Final = frozenset({"weight", INPUT_SCALE, "bias"})  # a bias is added after
+# Static scales of a quantized cache, as ModelOpt and compressed-tensors name them.
+CACHE_SCALE: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.(\w+\.)?(k|v|kv|kv_cache)_scale$")
 METADATA_KEY: Final = "prime_inference.kv_outer_scales"
 RECORD: Final = "kv_outer_scales.json"
 
@@ -71,8 +82,9 @@ def plan_fold(folder: Path, exponents: Mapping[str, int] | None = None) -> FoldP
 
     Raises `CheckpointMalformed` for a folder without MLA layers, a shard or tensor that its
     index names and it lacks, a layer without its projection or its exponent, a norm that bounds
-    nothing, and a checkpoint that is folded already; `ShapeMismatch` for a latent of another
-    size.
+    nothing, a scale whose meaning after a fold is not known, and a checkpoint that is folded
+    already; `ScaleInexact` for a weight that a fold would round; `ShapeMismatch` for a latent
+    of another size. So a plan that was made is one that `fold` can write.
     """
     shards = tuple(SafetensorsFile.open(path) for path in sorted(folder.glob("*.safetensors")))
     if any(METADATA_KEY in shard.metadata for shard in shards) or (folder / RECORD).exists():
@@ -95,12 +107,17 @@ def plan_fold(folder: Path, exponents: Mapping[str, int] | None = None) -> FoldP
             raise CheckpointMalformed(f"no exponent was given for {layer}")
         layers[layer] = k
         tensors[name] = k
-        tensors[_projection_tensor(layer, found)] = -k
+        tensors |= _projection_tensors(layer, k, found)
     if not layers:
         raise CheckpointMalformed(f"{folder.name} has no kv_a_layernorm.weight in a .safetensors")
     if exponents is not None and set(exponents) - set(layers):
         unknown = ", ".join(sorted(set(exponents) - set(layers)))
         raise CheckpointMalformed(f"the checkpoint has no layer {unknown}")
+    _check_cache_scales(found, layers)
+    for name, k in tensors.items():
+        shard, one = found[name]
+        for _ in _folded_chunks(shard, one, k):  # raises where one element would round
+            pass
     return FoldPlan(shards, dict(sorted(layers.items(), key=_by_number)), tensors)
 
 
@@ -108,7 +125,7 @@ def fold(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) -> N
     """Write the folded checkpoint to the empty or new folder `target` and verify it.
 
     `progress` sees every byte twice: written, then verified. Raises FileExistsError,
-    `ScaleInexact`, `CheckpointMalformed`.
+    `ScaleInexact`, `CheckpointMalformed`. A shard that was not finished is removed.
     """
     if target.exists() and any(target.iterdir()):
         raise FileExistsError(
@@ -163,14 +180,17 @@ def _write_shard(
     shard: SafetensorsFile, plan: FoldPlan, target: Path, record: str, progress: Progress
 ) -> None:
     part = target / f"{shard.path.name}.part"
-    with part.open("wb") as file:
-        shard.write_header(file, {**shard.metadata, METADATA_KEY: record})
-        for one in shard.tensors:
-            for piece in _folded_chunks(shard, one, plan.tensors.get(one.name, 0)):
-                file.write(piece)
-                progress(len(piece))
-        flush_to_disk(file)
-    part.rename(target / shard.path.name)
+    try:
+        with part.open("wb") as file:
+            shard.write_header(file, {**shard.metadata, METADATA_KEY: record})
+            for one in shard.tensors:
+                for piece in _folded_chunks(shard, one, plan.tensors.get(one.name, 0)):
+                    file.write(piece)
+                    progress(len(piece))
+            flush_to_disk(file)
+        part.rename(target / shard.path.name)
+    finally:  # also where the disk is full or the run is interrupted
+        part.unlink(missing_ok=True)
 
 
 def _folded_chunks(shard: SafetensorsFile, one: Tensor, exponent: int) -> Iterator[bytes]:
@@ -225,15 +245,45 @@ def _by_number(layer: tuple[str, int]) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in layer[0].split(".")]
 
 
-def _projection_tensor(layer: str, found: Mapping[str, tuple[SafetensorsFile, Tensor]]) -> str:
-    weight = f"{layer}.kv_b_proj.weight"
-    if weight not in found:
-        raise CheckpointMalformed(f"{weight} is missing")
-    if found[weight][1].dtype in ("BF16", "F16", "F32"):
-        _check_latent_dims(found[weight][1], 1)
-        return weight
-    for part in QUANTIZED_PARTS:
-        name = f"{layer}.kv_b_proj.{part}"
-        if name in found and found[name][1].dtype in ("BF16", "F32"):
-            return name
-    raise CheckpointMalformed(f"{weight} is quantized and has no scale that could be folded")
+def _projection_tensors(
+    layer: str, k: int, found: Mapping[str, tuple[SafetensorsFile, Tensor]]
+) -> dict[str, int]:
+    """The tensors beside a layer's projection that a fold by `k` rewrites, and their exponents."""
+    prefix = f"{layer}.kv_b_proj."
+    parts = {name.removeprefix(prefix) for name in found if name.startswith(prefix)}
+    if "weight" not in parts:
+        raise CheckpointMalformed(f"{prefix}weight is missing")
+    folded = {f"{prefix}{INPUT_SCALE}": k} if INPUT_SCALE in parts else {}
+    for name in folded:
+        _fold_dtype(found[name][1])
+    scales = frozenset(parts - INDIFFERENT_PARTS)
+    weight = found[f"{prefix}weight"][1]
+    if weight.dtype in ("BF16", "F16", "F32"):
+        _check_latent_dims(weight, 1)
+        if scales:
+            raise CheckpointMalformed(
+                f"{prefix}{min(scales)} stands beside a weight that is not quantized; what it "
+                "means after a fold is not known"
+            )
+        return folded | {f"{prefix}weight": -k}
+    if not scales:
+        raise CheckpointMalformed(f"{prefix}weight is quantized and has no scale to fold")
+    if scales not in QUANTIZED_PARTS:
+        raise CheckpointMalformed(
+            f"{prefix}weight is quantized with {', '.join(sorted(scales))}; what that means "
+            "after a fold is not known"
+        )
+    scale = prefix + QUANTIZED_PARTS[scales]
+    _fold_dtype(found[scale][1])
+    return folded | {scale: -k}
+
+
+def _check_cache_scales(names: Iterable[str], layers: Mapping[str, int]) -> None:
+    """Raise for a static scale of the cache: it was measured on latents before the fold."""
+    for name in names:
+        match = CACHE_SCALE.match(name)
+        if match and match["layer"] in layers:
+            raise CheckpointMalformed(
+                f"{name} is a scale of the cache, which a fold would make wrong; fold a "
+                "checkpoint without it"
+            )

@@ -5,8 +5,9 @@ KvCacheError
 ├── DtypeMismatch        an array has a type whose conversion would round twice
 ├── LayoutMismatch       blocks, strides or layouts that cannot be what is claimed
 ├── ScaleInexact         a power-of-two scale would leave the number format's range
-└── CheckpointMalformed  a safetensors file that is not what its header says, lacks a
-                         tensor that folding needs, or is folded already
+├── CheckpointMalformed  a safetensors file that is not what its header says, lacks a
+│                        tensor that folding needs, or is folded already
+└── CalibrationMalformed a file of latents that cannot be read, or latents that bound nothing
 """
 
 from __future__ import annotations
@@ -54,3 +55,7 @@ class ScaleInexact(KvCacheError, ArithmeticError):
 
 class CheckpointMalformed(KvCacheError, ValueError):
     """A checkpoint that cannot be folded; the message names file and tensor."""
+
+
+class CalibrationMalformed(KvCacheError, ValueError):
+    """Calibration latents from which no scale follows; the message names file and layer."""

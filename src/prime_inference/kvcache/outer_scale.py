@@ -17,12 +17,21 @@ from kv_b_proj and is folded with it.
 from __future__ import annotations
 
 import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from prime_inference.kvcache.errors import DtypeMismatch, ScaleInexact, ShapeMismatch
+from prime_inference.kvcache.errors import (
+    CalibrationMalformed,
+    DtypeMismatch,
+    ScaleInexact,
+    ShapeMismatch,
+)
 from prime_inference.kvcache.row import LATENT_DIMS, MAX_CODE, MAX_SCALE
 
 LARGEST_LATENT: Final = MAX_CODE * MAX_SCALE  # 2688: beyond it a row saturates
@@ -68,6 +77,30 @@ def exponent_from_latents(
     if latents.ndim != 2 or latents.shape[1] != LATENT_DIMS or not len(latents):
         raise ShapeMismatch("latents", f"[T >= 1, {LATENT_DIMS}]", latents.shape)
     return exponent_for(float(np.max(np.abs(latents))), margin=margin)
+
+
+def read_calibration(path: Path) -> dict[str, int]:
+    """k of every layer in an .npz of latents [T, 512] by layer prefix.
+
+    Raises `CalibrationMalformed`, which names the layer, and OSError.
+    """
+    try:
+        with path.open("rb") as file:
+            held = np.load(file, allow_pickle=False)
+            if not isinstance(held, np.lib.npyio.NpzFile):
+                raise CalibrationMalformed(f"{path} is one array, not an .npz of one a layer")
+            return {layer: _calibrated(path, layer, held) for layer in held.files}
+    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:
+        if isinstance(error, CalibrationMalformed):
+            raise
+        raise CalibrationMalformed(f"{path} is not an .npz of latents: {error}") from error
+
+
+def _calibrated(path: Path, layer: str, held: Mapping[str, npt.NDArray[np.floating]]) -> int:
+    try:
+        return exponent_from_latents(held[layer])
+    except (ValueError, TypeError) as error:
+        raise CalibrationMalformed(f"{path}: {layer}: {error}") from error
 
 
 def decode_weight(raw: bytes | memoryview, dtype: FoldDtype) -> npt.NDArray[np.float32]:

@@ -8,6 +8,7 @@ header, JSON, {name: {dtype, shape, data_offsets}} with offsets from the header'
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ import msgspec
 from prime_inference.kvcache.errors import CheckpointMalformed
 
 CHUNK: Final = 8 * 1024 * 1024  # bytes read at a time: large enough for a disk, small in memory
+# Bits of an element, for every dtype of safetensors 0.6; sub-byte elements are packed.
+DTYPE_BITS: Final = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
+}  # fmt: skip
 MAX_HEADER: Final = 100 * 1024 * 1024  # the limit of the reference implementation
 
 
@@ -65,6 +72,11 @@ class SafetensorsFile:
         for one in tensors:
             if one.begin != end or one.end < one.begin:
                 raise CheckpointMalformed(f"{path.name}: {one.name} leaves a gap or overlaps")
+            if one.dtype in DTYPE_BITS and one.nbytes * 8 != _bits(one):
+                raise CheckpointMalformed(
+                    f"{path.name}: {one.name} is {one.dtype} {list(one.shape)} in {one.nbytes} "
+                    "bytes, which cannot be"
+                )
             end = one.end
         if 8 + length + end != size:
             raise CheckpointMalformed(f"{path.name}: {size} bytes, its header says otherwise")
@@ -98,6 +110,10 @@ class SafetensorsFile:
         text = msgspec.json.encode(header)
         text += b" " * (-len(text) % 8)  # the data stays aligned to 8 bytes
         file.write(len(text).to_bytes(8, "little") + text)
+
+
+def _bits(one: Tensor) -> int:
+    return DTYPE_BITS[one.dtype] * math.prod(one.shape)
 
 
 def _tensor(name: str, entry: dict[str, Any]) -> Tensor:

@@ -10,6 +10,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from prime_inference.kvcache.vllm_plugin import check_vllm, installed_vllm
+
+check_vllm(installed_vllm())  # before any import of vLLM, which would fail in words of its own
+
+# ruff: noqa: E402
 import torch
 from torch import Tensor
 from vllm.platforms import current_platform
@@ -22,9 +27,6 @@ from vllm.v1.attention.backends.mla.flashmla_sparse import (
 from prime_inference.kvcache.errors import KvCacheError
 from prime_inference.kvcache.kernels.triton_rows import write_rows
 from prime_inference.kvcache.serving import attend, global_slots
-from prime_inference.kvcache.vllm_plugin import check_vllm, installed_vllm
-
-check_vllm(installed_vllm())
 
 ROW_DTYPE: Final = "nvfp4_ds_mla"
 ROW_HEAD_SIZE: Final = 576

@@ -55,3 +55,27 @@ def test_tensors_of_other_shapes_are_refused() -> None:
         sparse_decode(torch.ones(1, 2, 575), rows, torch.zeros(1, 3).int(), scale=1)
     with pytest.raises(ShapeMismatch, match="indices"):
         sparse_decode(torch.ones(1, 2, 576), rows, torch.zeros(2, 3).int(), scale=1)
+
+
+@pytest.mark.parametrize("source", ["rope keys", "query"])
+def test_nan_scores_alone_are_told_from_no_row(source: str) -> None:
+    case = decode_case(8, batch=1, heads=2, slots=40, top_k=7)
+    query = torch.from_numpy(case.query)
+    if source == "query":
+        query[:] = float("nan")
+    index = torch.full((1, 7), 0 if source == "rope keys" else 1)
+    out, lse = sparse_decode(query, torch.from_numpy(case.rows), index, scale=1)
+    assert torch.isnan(out).all()
+    assert torch.isnan(lse).all()
+
+
+@pytest.mark.parametrize(("batch", "top_k"), [(0, 3), (2, 0), (0, 0)])
+def test_no_token_and_no_index_select_nothing(batch: int, top_k: int) -> None:
+    rows = torch.zeros(4, 352, dtype=torch.uint8)
+    index = torch.zeros(batch, top_k).int()
+    out, lse = sparse_decode(torch.ones(batch, 2, 576), rows, index, scale=1)
+    assert out.shape == (batch, 2, 512)
+    assert (out == 0).all()
+    assert torch.isposinf(lse).all()
+    with pytest.raises(ShapeMismatch, match="lengths"):
+        sparse_decode(torch.ones(batch, 2, 576), rows, index, scale=1, lengths=torch.ones(3))

@@ -24,6 +24,7 @@ def test_without_a_gpu_every_time_is_said_not_to_be_measured(tmp_path: Path) -> 
         text=True,
         check=True,
     )
+    assert "needs a Hopper GPU, and torch sees no CUDA device" in run.stdout
     report = json.loads(out.read_text())
     timings = report["timings"]
     assert report["gpu"] is None
@@ -65,3 +66,10 @@ def test_the_reference_is_given_the_named_rows_only() -> None:
     assert named.tolist() == [0, 5, 70, 900]
     assert (at[indices < 0] == -1).all()
     assert torch.equal(named[at[indices >= 0]].int(), indices[indices >= 0])
+
+
+def test_without_torch_it_says_so() -> None:
+    code = f"import sys, runpy; sys.modules['torch'] = None; runpy.run_path({str(SCRIPT)!r})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert run.stderr.startswith("kv_decode needs torch")

@@ -249,3 +249,15 @@ def test_the_cluster_shrinks_as_the_batch_fills_the_gpu() -> None:
     assert sizes == {1: 8, 16: 8, 17: 7, 22: 6, 26: 5, 33: 4, 44: 3, 66: 2, 128: 1}
     assert cluster_size(16, 128) == 4
     assert cluster_size(10_000, 128) == 1
+
+
+@pytest.mark.parametrize("two_launches", [False, True])
+@pytest.mark.parametrize("source", ["rope keys", "query"])
+def test_nan_scores_alone_are_told_from_no_row(emulator, source, two_launches) -> None:
+    case = decode_case(13, batch=1, heads=16, slots=40, top_k=70)
+    case.indices[:], case.lengths[:] = (0 if source == "rope keys" else 1), 70
+    if source == "query":
+        case.query[:] = np.nan
+    out, lse = run(emulator, case, 2, two_launches=two_launches)
+    assert np.isnan(out).all()
+    assert np.isnan(lse).all()

@@ -12,6 +12,8 @@ from prime_inference.kvcache.kernels.triton_decode import sparse_decode
 from tests.kvcache.decode_cases import DecodeCase, decode_case
 
 torch.set_num_threads(1)
+# Interpreted maxima are numpy's, which warns where every score is NaN.
+pytestmark = pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
 
 
 def decoded(case: DecodeCase, splits: int, dtype: torch.dtype = torch.float16):
@@ -77,3 +79,39 @@ def test_tensors_of_other_shapes_are_refused() -> None:
         sparse_decode(query, cache, index.repeat(2, 1), scale=1)
     with pytest.raises(ValueError, match="splits"):
         sparse_decode(query, cache, index, scale=1, splits=0)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("source", ["rope keys", "query"])
+def test_nan_scores_alone_are_told_from_no_row(source: str, splits: int) -> None:
+    case = decode_case(8, batch=1, heads=16, slots=40, top_k=70)
+    case.indices[:], case.lengths[:] = (0 if source == "rope keys" else 1), 70
+    if source == "query":
+        case.query[:] = np.nan
+    out, lse = decoded(case, splits)
+    assert torch.isnan(out).all()
+    assert torch.isnan(lse).all()
+
+
+@pytest.mark.parametrize("given", [-3, 1000])
+def test_lengths_are_held_to_the_indices_there_are(given: int) -> None:
+    case = decode_case(9, batch=2, heads=16, slots=40, top_k=40)
+    case.indices[case.indices == 0] = 1
+    case.lengths[:] = given
+    out, lse = decoded(case, 2)
+    held = replace(case, lengths=np.full_like(case.lengths, 0 if given < 0 else 40))
+    want, want_lse = decoded(held, 2)
+    assert torch.equal(out, want)
+    assert torch.equal(lse, want_lse)
+
+
+def test_indices_and_lengths_of_other_kinds_are_refused() -> None:
+    cache = torch.zeros(1, 4, 352, dtype=torch.uint8)
+    query = torch.zeros(1, 16, 576, dtype=torch.float16)
+    index = torch.zeros(1, 4, dtype=torch.int32)
+    with pytest.raises(DtypeMismatch, match="indices"):
+        sparse_decode(query, cache, index.long(), scale=1)
+    with pytest.raises(ShapeMismatch, match="lengths"):
+        sparse_decode(query, cache, index, scale=1, lengths=torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(DtypeMismatch, match="lengths"):
+        sparse_decode(query, cache, index, scale=1, lengths=torch.zeros(1))

@@ -101,3 +101,22 @@ def test_caches_and_tensors_of_other_shapes_are_refused() -> None:
         write_rows(latent, rope, torch.zeros(352, 4, 1, dtype=torch.uint8).permute(2, 1, 0), one)
     with pytest.raises(ShapeMismatch, match="latent"):
         write_rows(latent[:, :500], rope, torch.zeros(1, 4, 352, dtype=torch.uint8), one)
+
+
+def test_slots_past_the_cache_read_and_write_nothing() -> None:
+    memory = torch.full((4, 4, 352), 0x11, dtype=torch.uint8)
+    cache, past = memory[:2], torch.tensor([8, 15, -1])
+    assert (gather_rows(cache, past) == 0).all()
+    write_rows(torch.ones(3, 512), torch.ones(3, 64), cache, past)
+    assert (memory == 0x11).all()
+
+
+def test_numbers_that_would_be_rounded_twice_are_refused() -> None:
+    cache, one = torch.zeros(1, 4, 352, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+    for dtype in (torch.float64, torch.int64):
+        with pytest.raises(DtypeMismatch, match="latent"):
+            write_rows(torch.zeros(1, 512, dtype=dtype), torch.zeros(1, 64), cache, one)
+        with pytest.raises(DtypeMismatch, match="dtype"):
+            gather_rows(cache, one, dtype=dtype)
+    with pytest.raises(DtypeMismatch, match="slots"):
+        gather_rows(cache, one.float())

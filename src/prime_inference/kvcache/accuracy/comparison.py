@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from prime_inference.kvcache.accuracy.endpoints import Answer
 from prime_inference.kvcache.accuracy.tasks import Question
 
 RESAMPLES: Final = 10_000  # of the bootstrap: the interval's ends are then stable to 1 %
 CONFIDENCE: Final = 0.95
+# Above this share of answers that are empty or cut short, on either side, a comparison says how
+# far an endpoint answers and not how well: the bound is as wide as a loss that should be seen.
+UNANSWERED_LIMIT: Final = 0.05
 ALL: Final = "all"
 
 
@@ -24,7 +26,8 @@ class Cell:
     """One task at one length (`tokens` 0: all lengths): mean scores and their difference.
 
     `low` and `high` bound the mean of candidate minus reference, by a paired bootstrap over
-    questions at 95 % confidence.
+    questions at 95 % confidence. The `unanswered` were empty or cut short; they score what
+    their text is worth, mostly 0.
     """
 
     task: str
@@ -34,11 +37,19 @@ class Cell:
     candidate: float
     low: float
     high: float
+    reference_unanswered: int
+    candidate_unanswered: int
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether both sides answered enough for a verdict."""
+        most = max(self.reference_unanswered, self.candidate_unanswered)
+        return most <= UNANSWERED_LIMIT * self.questions
 
     @property
     def worse(self) -> bool:
         """Whether the candidate is worse beyond chance."""
-        return self.high < 0
+        return self.conclusive and self.high < 0
 
 
 def compare(
@@ -47,7 +58,7 @@ def compare(
     """Every task and length, every task, and all together; questions without both answers are
     left out. A cell without questions is not listed."""
     pairs = [
-        (one, answers["reference", one.id].score, answers["candidate", one.id].score)
+        (one, answers["reference", one.id], answers["candidate", one.id])
         for one in questions
         if ("reference", one.id) in answers and ("candidate", one.id) in answers
     ]
@@ -61,13 +72,14 @@ def compare(
             (a, b) for one, a, b in pairs if task in (one.task, ALL) and tokens in (one.tokens, 0)
         ]
         if chosen:
-            cells.append(_cell(rng, task, tokens, np.array(chosen)))
+            cells.append(_cell(rng, task, tokens, chosen))
     return cells
 
 
 def _cell(
-    rng: np.random.Generator, task: str, tokens: int, scores: npt.NDArray[np.float64]
+    rng: np.random.Generator, task: str, tokens: int, pairs: Sequence[tuple[Answer, Answer]]
 ) -> Cell:
+    scores = np.array([(a.score, b.score) for a, b in pairs])
     difference = scores[:, 1] - scores[:, 0]
     drawn = rng.integers(0, len(difference), (RESAMPLES, len(difference)))
     means = difference[drawn].mean(axis=1)
@@ -75,7 +87,15 @@ def _cell(
     low, high = np.quantile(means, [tail, 1 - tail])
     reference, candidate = scores.mean(axis=0)
     return Cell(
-        task, tokens, len(scores), float(reference), float(candidate), float(low), float(high)
+        task,
+        tokens,
+        len(scores),
+        float(reference),
+        float(candidate),
+        float(low),
+        float(high),
+        sum(a.unanswered for a, _ in pairs),
+        sum(b.unanswered for _, b in pairs),
     )
 
 
@@ -105,13 +125,14 @@ def write_report(folder: Path, cells: Sequence[Cell]) -> list[Path]:
 def markdown(cells: Sequence[Cell]) -> str:
     """The cells as a table."""
     lines = [
-        "| task | tokens | questions | reference | candidate | difference, 95 % |",
-        "|---|---:|---:|---:|---:|---|",
+        "| task | tokens | questions | reference | candidate | difference, 95 % | unanswered |",
+        "|---|---:|---:|---:|---:|---|---:|",
     ]
     for cell in cells:
-        verdict = " worse" if cell.worse else ""
+        verdict = " worse" if cell.worse else "" if cell.conclusive else " no verdict"
         lines.append(
             f"| {cell.task} | {cell.tokens or ALL} | {cell.questions} | {cell.reference:.3f} | "
-            f"{cell.candidate:.3f} | {cell.low:+.3f} to {cell.high:+.3f}{verdict} |"
+            f"{cell.candidate:.3f} | {cell.low:+.3f} to {cell.high:+.3f}{verdict} | "
+            f"{cell.reference_unanswered} / {cell.candidate_unanswered} |"
         )
     return "\n".join(lines) + "\n"

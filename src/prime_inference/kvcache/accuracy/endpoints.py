@@ -25,6 +25,12 @@ ATTEMPTS: Final = 3  # a connection that breaks once in hours must not cost the 
 RETRY_SECONDS: Final = 1.0
 
 
+# A thinking model spends some thousand tokens before its answer; one that does not think ends by
+# itself, so the room costs it nothing. Not measured: a run whose answers are cut says so.
+REASONING_TOKENS: Final = 8192
+THOUGHT_END: Final = "</think>"  # where a server leaves the thoughts in the content
+
+
 class EndpointFailed(KvCacheError):
     """An endpoint refused a question, or did not answer after all attempts."""
 
@@ -40,6 +46,12 @@ class Answer(msgspec.Struct, frozen=True):
     question: str
     score: float
     text: str
+    finish_reason: str | None = None
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether it says nothing, or was cut short: its score then tells nothing of the model."""
+        return not self.text.strip() or self.finish_reason == "length"
 
 
 class RunSettings(msgspec.Struct, frozen=True, tag="settings"):
@@ -50,6 +62,8 @@ class RunSettings(msgspec.Struct, frozen=True, tag="settings"):
     per_cell: int
     tasks: tuple[str, ...]
     models: dict[str, str]
+    urls: dict[str, str]
+    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,7 @@ class AnswerFile:
         except msgspec.MsgspecError as error:
             raise RunMismatch(f"{path} does not begin with a run's settings") from error
         if known != settings:
-            raise RunMismatch(f"{path} holds another run: {first.decode()}")
+            raise RunMismatch(f"{path} holds another run: {_difference(known, settings)}")
         whole = rest[:-1]  # after the last line feed stands nothing, or a line cut short
         for line in whole:
             answer = msgspec.json.decode(line, type=Answer)
@@ -99,6 +113,7 @@ async def ask_all(
     file: AnswerFile,
     *,
     concurrency: int = 4,
+    max_tokens: int = ANSWER_TOKENS + REASONING_TOKENS,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> None:
     """Put every question to every endpoint that has not answered it yet.
@@ -114,7 +129,9 @@ async def ask_all(
             for question in questions:
                 if (endpoint.side, question.id) not in file.answers:
                     group.create_task(
-                        _ask_one(client, endpoint, question, file, slots, progress, total)
+                        _ask_one(
+                            client, endpoint, question, file, slots, progress, total, max_tokens
+                        )
                     )
 
 
@@ -126,20 +143,23 @@ async def _ask_one(
     slots: asyncio.Semaphore,
     progress: Callable[[int, int], None],
     total: int,
+    max_tokens: int,
 ) -> None:
     async with slots:
-        text = await _answer(client, endpoint, question)
-    file.add(Answer(endpoint.side, question.id, question.score(text), text))
+        text, reason = await _answer(client, endpoint, question, max_tokens)
+    file.add(Answer(endpoint.side, question.id, question.score(text), text, reason))
     progress(len(file.answers), total)
 
 
-async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, question: Question) -> str:
+async def _answer(
+    client: httpx.AsyncClient, endpoint: Endpoint, question: Question, max_tokens: int
+) -> tuple[str, str | None]:
     headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     body = {
         "model": endpoint.model,
         "messages": [{"role": "user", "content": question.prompt}],
         "temperature": 0,
-        "max_tokens": ANSWER_TOKENS,
+        "max_tokens": max_tokens,
     }
     last = ""
     for attempt in range(ATTEMPTS):
@@ -160,8 +180,22 @@ async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, question: Quest
     raise EndpointFailed(f"{endpoint.side} failed on {question.id}: {last}")
 
 
-def _content(reply: httpx.Response, endpoint: Endpoint) -> str:
+def _content(reply: httpx.Response, endpoint: Endpoint) -> tuple[str, str | None]:
+    """The answer without its thoughts, and the finish reason."""
     try:
-        return str(reply.json()["choices"][0]["message"]["content"] or "")
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        choice = reply.json()["choices"][0]
+        text = str(choice["message"]["content"] or "")
+        reason = choice.get("finish_reason")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointFailed(f"{endpoint.side} sent no completion: {reply.text[:200]}") from error
+    if text.lstrip().startswith("<think>") and THOUGHT_END not in text:
+        text = ""  # it thought to the end
+    return text.rpartition(THOUGHT_END)[2], reason
+
+
+def _difference(known: RunSettings, given: RunSettings) -> str:
+    """The settings in which two runs differ, in words."""
+    before, now = msgspec.structs.asdict(known), msgspec.structs.asdict(given)
+    return "; ".join(
+        f"{name} was {before[name]}, now {now[name]}" for name in now if before[name] != now[name]
+    )

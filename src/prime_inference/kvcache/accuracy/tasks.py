@@ -1,14 +1,17 @@
 """Long-context questions with answers that a program can score, made from a seed.
 
 Four tasks, after RULER (arXiv 2404.06654): one needle, several needles, tracking variables
-through assignments, and summarising facts that are scattered over a long report. A question's
-score is the share of expected strings that its answer holds.
+through assignments, and summarising facts that are scattered over a long report. Every haystack
+holds decoys of the same form, and an answer that names them loses what it wins: naming everything
+scores 0, and so does repeating the prompt.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,8 +20,13 @@ Task = Literal["needle", "multi_needle", "variables", "summary"]
 TASKS: Final[tuple[Task, ...]] = ("needle", "multi_needle", "variables", "summary")
 
 CHARS_PER_TOKEN: Final = 4.2  # English prose with current tokenizers; lengths are approximate
+DIGITS: Final = 7  # of a vault code or a variable's value
 MULTI_NEEDLES: Final = 4
 CHAIN: Final = 5  # assignments from the number to the last variable
+DECOYS: Final = 4  # vault codes in the haystack that are not asked for
+# Eight facts in prose take about 1500 characters; more than this is not an answer but a copy.
+MAX_ANSWER_CHARS: Final = 4000
+COPIED_CHARS: Final = 200  # of the prompt in a row; a planted sentence has at most 80
 FACTS: Final = 8  # projects in a report that is to be summarised
 
 _SUBJECTS = "the harbour|a courier|the archive|an engineer|the orchard|a lighthouse|the council"
@@ -31,7 +39,8 @@ _PEOPLE = "Adeyemi|Brandt|Castellan|Dimitrov|Eriksen|Fontaine|Grabowski|Hashimot
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One prompt of about `tokens` tokens and the strings a right answer holds."""
+    """One prompt of about `tokens` tokens and what a right answer names: numbers, variables, or
+    a leader `with` a budget."""
 
     id: str
     task: Task
@@ -40,9 +49,43 @@ class Question:
     expected: tuple[str, ...]
 
     def score(self, answer: str) -> float:
-        """The share of expected strings in `answer`; digits may carry thousands separators."""
-        plain = answer.replace(",", "").casefold()
-        return sum(one.casefold() in plain for one in self.expected) / len(self.expected)
+        """(right - wrong) / expected, at least 0; 0 for a copy of the prompt.
+
+        Right and wrong are the numbers of seven digits, the variables, or the leaders beside a
+        budget that the answer names. Digits may carry thousands separators.
+        """
+        if len(answer) > MAX_ANSWER_CHARS or _copied(self.prompt, answer):
+            return 0.0
+        if self.task == "summary":
+            return self._facts(answer)
+        text = answer.upper()
+        if self.task == "variables":
+            named = set(re.findall(r"VAR[A-Z]{2}(?![A-Z])", text))
+        else:
+            joined = re.sub(r"(?<=\d)[,. '\u00a0\u202f](?=\d{3}(?!\d))", "", text)
+            named = {one for one in re.findall(r"\d+", joined) if len(one) == DIGITS}
+        expected = set(self.expected)
+        return max(0, len(named & expected) - len(named - expected)) / len(expected)
+
+    def _facts(self, answer: str) -> float:
+        """The score of a summary; the first mention says whether leaders or budgets lead."""
+        budgets = dict(one.casefold().split(" with ") for one in self.expected)
+        found = re.findall("|".join(budgets) + r"|(?<!\d)\d{3}(?!\d)", answer.casefold())
+        pairs = set(itertools.pairwise(found))
+        if found and found[0].isdigit():
+            pairs = {(second, first) for first, second in pairs}
+        named = {(one, number) for one, number in pairs if one in budgets and number.isdigit()}
+        right = len(named & set(budgets.items()))
+        return max(0, 2 * right - len(named)) / len(budgets)
+
+
+def _copied(prompt: str, answer: str) -> bool:
+    """Whether the answer holds a piece of the prompt of `COPIED_CHARS`, at any multiple of it:
+    a copy of twice as many characters cannot escape."""
+    return any(
+        prompt[at : at + COPIED_CHARS] in answer
+        for at in range(0, len(prompt) - COPIED_CHARS + 1, COPIED_CHARS)
+    )
 
 
 def make_questions(
@@ -59,19 +102,19 @@ def make_questions(
 
 
 def _make(rng: random.Random, name: str, task: Task, tokens: int, depth: float) -> Question:
-    if task == "needle":
-        city, number = rng.choice(_CITIES.split("|")), _number(rng)
-        planted = [(depth, f"The vault code of {city} is {number}.")]
-        request = f"What is the vault code of {city}? Answer with the number only."
-        expected = [number]
-    elif task == "multi_needle":
-        cities = rng.sample(_CITIES.split("|"), MULTI_NEEDLES)
-        expected = [_number(rng) for _ in cities]
+    if task in ("needle", "multi_needle"):
+        count = 1 if task == "needle" else MULTI_NEEDLES
+        cities = rng.sample(_CITIES.split("|"), count + DECOYS)
+        numbers = [_number(rng) for _ in cities]
         planted = [
             (rng.random(), f"The vault code of {city} is {number}.")
-            for city, number in zip(cities, expected, strict=True)
+            for city, number in zip(cities, numbers, strict=True)
         ]
-        request = f"List the vault codes of {', '.join(cities)}."
+        expected = numbers[:count]
+        request = f"List the vault codes of {', '.join(cities[:count])}, and no others."
+        if task == "needle":
+            planted[0] = (depth, planted[0][1])
+            request = f"What is the vault code of {cities[0]}? Answer with the number only."
     elif task == "variables":
         planted, request, expected = _variables(rng)
     else:
@@ -104,7 +147,7 @@ def _summary(rng: random.Random) -> tuple[list[tuple[float, str]], str, list[str
         planted.append(
             (rng.random(), f"The {city} works are led by {person} with {budget} million crowns.")
         )
-        expected += [person, budget]
+        expected.append(f"{person} with {budget}")
     request = (
         "Summarise the report above: for each works project, name its place, its leader and its "
         "budget in million crowns."
@@ -128,4 +171,4 @@ def _filled(rng: random.Random, chars: int, planted: list[tuple[float, str]]) ->
 
 
 def _number(rng: random.Random) -> str:
-    return str(rng.randrange(1_000_000, 10_000_000))
+    return str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS))

@@ -32,7 +32,8 @@ def sparse_decode(
     """`out` f32 [B, H, 512] and `lse` f32 [B, H] of `query` [B, H, 576] (f16 or bf16).
 
     `indices` int32 [B, K] are slots of `cache` uint8 [blocks, block tokens, 352]; those outside
-    of it and those from `lengths[b]` on do not count. Where none counts, out is 0 and lse inf.
+    of it and those from `lengths[b]` on (int32 [B], held to 0..K) do not count. Where none
+    counts, out is 0 and lse inf; a NaN key that counts, or a NaN query, makes both NaN.
     `splits` parts of K run in parallel.
     """
     _check_cache(cache)
@@ -42,6 +43,12 @@ def sparse_decode(
         raise DtypeMismatch("query", "float16 or bfloat16", query.dtype)
     if indices.ndim != 2 or len(indices) != len(query) or indices.stride(1) != 1:
         raise ShapeMismatch("indices", f"[{len(query)}, K]", tuple(indices.shape))
+    if indices.dtype != torch.int32:
+        raise DtypeMismatch("indices", "int32", indices.dtype)
+    if lengths is not None and lengths.shape != (len(query),):
+        raise ShapeMismatch("lengths", f"[{len(query)}]", tuple(lengths.shape))
+    if lengths is not None and lengths.dtype != torch.int32:
+        raise DtypeMismatch("lengths", "int32", lengths.dtype)
     if not 1 <= splits <= 64:
         raise ValueError(f"splits must lie in 1..64, not {splits}")
     batch, heads, _ = query.shape
@@ -53,18 +60,19 @@ def sparse_decode(
     totals = torch.empty_like(largest)
     out = query.new_empty((batch, heads, LATENT_DIMS), dtype=torch.float32)
     lse = query.new_empty((batch, heads), dtype=torch.float32)
-    if not batch:
+    if not batch or not heads:
         return out, lse
     _decode_part[(batch, triton.cdiv(heads, HEADS), splits)](
         query,
         cache,
         indices,
-        lengths,
+        lengths.contiguous(),
         parts,
         largest,
         totals,
         scale * 256 / 0.6931471805599453,  # keys carry 2**-8; exp2 instead of exp
         heads,
+        top_k,
         cache.shape[0] * cache.shape[1],
         indices.stride(0),
         cache.stride(0),
@@ -106,6 +114,7 @@ def _decode_part(
     totals,
     scale_log2,
     heads,
+    top_k,
     slots,
     index_stride,
     block_stride,
@@ -118,7 +127,7 @@ def _decode_part(
     head = tl.program_id(1) * head_tile + tl.arange(0, head_tile)
     part = tl.program_id(2)
     splits = tl.num_programs(2)
-    length = tl.load(lengths + token)
+    length = tl.minimum(tl.maximum(tl.load(lengths + token), 0), top_k)
     tiles = tl.cdiv(length, row_tile)
     first = (tiles * part) // splits
     last = (tiles * (part + 1)) // splits
@@ -193,7 +202,8 @@ def _combine_parts(parts, largest, totals, out, lse, heads, splits):
         decay = tl.exp2(tl.load(largest + where_part) - base)
         total += tl.load(totals + where_part) * decay
         value += tl.load(parts + where_part * 512 + dims) * decay
-    empty = m == float("-inf")
+    # A maximum skips NaN scores; the sum does not, so it tells them from no row at all.
+    empty = (m == float("-inf")) & (total == 0.0)
     safe = tl.where(empty, 1.0, total)
     tl.store(out + (token * heads + head) * 512 + dims, tl.where(empty, 0.0, value / safe))
     natural = (tl.log2(safe) + base) * 0.6931471805599453

@@ -23,15 +23,18 @@ def write_rows(
 ) -> None:
     """Write token t's row to slot `slots[t]` of `cache` uint8 [blocks, block tokens, 352].
 
-    `latent` [T, 512] and `rope` [T, 64] in bf16, f16 or f32; a negative slot is skipped, as
-    vLLM pads. The cache may be strided between blocks and rows, not inside a row.
+    `latent` [T, 512] and `rope` [T, 64] in bf16, f16 or f32, `slots` int32 or int64; a negative
+    slot is skipped, as vLLM pads, and so is one past the cache. The cache may be strided
+    between blocks and rows, not inside a row.
     """
     if writer not in WRITERS:
         raise ValueError(f"writer must be one of {', '.join(WRITERS)}, not {writer!r}")
     _check_cache(cache)
+    _check_slots(slots)
     for name, tensor, dims in (("latent", latent, LATENT_DIMS), ("rope", rope, ROPE_DIMS)):
         if tensor.shape != (len(slots), dims) or tensor.stride(-1) != 1:
             raise ShapeMismatch(name, f"[{len(slots)}, {dims}]", tuple(tensor.shape))
+        _check_float(name, tensor.dtype)
     if not len(slots):
         return
     _write_rows[(len(slots),)](
@@ -44,6 +47,7 @@ def write_rows(
         cache.stride(0),
         cache.stride(1),
         cache.shape[1],
+        cache.shape[0] * cache.shape[1],
         four_over_six=writer == "four_over_six",
         num_warps=1,  # a row is 512 numbers: 16 for each thread of one warp
         enable_fp_fusion=False,
@@ -51,11 +55,14 @@ def write_rows(
 
 
 def gather_rows(cache: Tensor, slots: Tensor, *, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """The decoded rows [T, 576], latent then rope, of `slots` [T]; zero for a negative slot.
+    """The decoded rows [T, 576], latent then rope, of `slots` [T]; zero for a slot outside
+    of the cache.
 
     Exact in bf16, f16 and f32.
     """
     _check_cache(cache)
+    _check_slots(slots)
+    _check_float("dtype", dtype)
     out = torch.empty((len(slots), LATENT_DIMS + ROPE_DIMS), dtype=dtype, device=cache.device)
     if len(slots):
         _gather_rows[(len(slots),)](
@@ -65,6 +72,7 @@ def gather_rows(cache: Tensor, slots: Tensor, *, dtype: torch.dtype = torch.bflo
             cache.stride(0),
             cache.stride(1),
             cache.shape[1],
+            cache.shape[0] * cache.shape[1],
             num_warps=1,
             enable_fp_fusion=True,
         )
@@ -78,6 +86,18 @@ def _check_cache(cache: Tensor) -> None:
         raise DtypeMismatch("cache", "uint8", cache.dtype)
     if cache.stride(2) != 1:
         raise LayoutMismatch("the bytes of a row must be contiguous")
+
+
+def _check_slots(slots: Tensor) -> None:
+    if slots.ndim != 1 or slots.stride(0) != 1:
+        raise ShapeMismatch("slots", "[T], contiguous", tuple(slots.shape))
+    if slots.dtype not in (torch.int32, torch.int64):
+        raise DtypeMismatch("slots", "int32 or int64", slots.dtype)
+
+
+def _check_float(name: str, dtype: torch.dtype) -> None:
+    if dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise DtypeMismatch(name, "bfloat16, float16 or float32", dtype)
 
 
 @triton.jit
@@ -151,11 +171,12 @@ def _write_rows(
     block_stride,
     row_stride,
     block_tokens,
+    cache_slots,
     four_over_six: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
-    if slot >= 0:
+    if (slot >= 0) & (slot < cache_slots):
         row = cache + (slot // block_tokens) * block_stride + (slot % block_tokens) * row_stride
         block = tl.arange(0, 32)
         dims = block[:, None] * 16 + tl.arange(0, 16)[None, :]
@@ -184,14 +205,15 @@ def _write_rows(
 
 
 @triton.jit
-def _gather_rows(cache, slots, out, block_stride, row_stride, block_tokens):
+def _gather_rows(cache, slots, out, block_stride, row_stride, block_tokens, cache_slots):
     token = tl.program_id(0).to(tl.int64)
     given = tl.load(slots + token).to(tl.int64)
-    slot = tl.maximum(given, 0)
+    inside = (given >= 0) & (given < cache_slots)
+    slot = tl.where(inside, given, 0)
     row = cache + (slot // block_tokens) * block_stride + (slot % block_tokens) * row_stride
     target = out + token * 576
     dims = tl.arange(0, 512)
-    there = tl.full([512], given, tl.int64) >= 0
+    there = tl.full([512], 0, tl.int1) | inside
     packed = tl.load(row + dims // 2, mask=there, other=0).to(tl.int32)
     code = (packed >> ((dims & 1) * 4)) & 15
     block = dims // 16
@@ -201,7 +223,7 @@ def _gather_rows(cache, slots, out, block_stride, row_stride, block_tokens):
     tl.store(target + dims, tl.where(code >= 8, -value, value).to(out.dtype.element_ty))
     at = tl.arange(0, 64)
     rope = e4m3_any(
-        tl.load(row + 256 + at, mask=tl.full([64], given, tl.int64) >= 0, other=0).to(tl.int32)
+        tl.load(row + 256 + at, mask=tl.full([64], 0, tl.int1) | inside, other=0).to(tl.int32)
     )
     tl.store(target + 512 + at, rope.to(out.dtype.element_ty))
 

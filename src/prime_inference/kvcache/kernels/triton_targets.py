@@ -22,10 +22,10 @@ INTS = ("block_stride", "row_stride", "latent_stride", "rope_stride", "index_str
 def _sources() -> dict[str, tuple[ASTSource, dict[str, object]]]:
     strides = dict.fromkeys(INTS, "i64")
     rows = {"latent": "*bf16", "rope": "*bf16", "cache": "*u8", "slots": "*i64"}
-    rows |= {"block_tokens": "i32"} | strides
+    rows |= {"block_tokens": "i32", "cache_slots": "i32"} | strides
     part = {"query": "*bf16", "cache": "*u8", "indices": "*i32", "lengths": "*i32"}
     part |= {"parts": "*fp32", "largest": "*fp32", "totals": "*fp32", "scale_log2": "fp32"}
-    part |= {"heads": "i32", "slots": "i32", "block_tokens": "i32"} | strides
+    part |= {"heads": "i32", "top_k": "i32", "slots": "i32", "block_tokens": "i32"} | strides
     tiles: dict[str, object] = {"head_tile": triton_decode.HEADS, "row_tile": triton_decode.TILE}
     combine = {"parts": "*fp32", "largest": "*fp32", "totals": "*fp32", "out": "*fp32"}
     combine |= {"lse": "*fp32", "heads": "i32", "splits": "i32"}

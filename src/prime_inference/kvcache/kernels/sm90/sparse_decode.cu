@@ -36,7 +36,7 @@ __global__ void combine_parts(const __grid_constant__ DecodeParams p, int splits
       value[i].w += weight * one.w;
     }
   }
-  const bool empty = largest == -INFINITY;
+  const bool empty = largest == -INFINITY && sum == 0;  // NaN scores have a NaN sum
   const float inverse = empty ? 0 : 1 / sum;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

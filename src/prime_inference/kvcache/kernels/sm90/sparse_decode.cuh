@@ -342,7 +342,8 @@ class Decode {
       const float* theirs = prim::of_peer(stats(), peer);
       sum += theirs[HEADS + head] * prim::exp2(theirs[head] - base);
     }
-    const bool empty = largest == -INFINITY;
+    // A maximum skips NaN scores; the sum does not, so it tells them from no row at all.
+    const bool empty = largest == -INFINITY && sum == 0;
     for (int peer = 0; peer < ranks; ++peer) {
       const float weight = prim::exp2(prim::of_peer(stats(), peer)[head] - base);
       factors()[peer * HEADS + head] = empty ? 0 : weight / sum / Row::KEY_SCALE;
