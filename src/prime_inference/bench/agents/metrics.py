@@ -315,9 +315,7 @@ def _usage_checks(all_: ClassMetrics) -> list[tuple[bool, Callable[[], str]]]:
     )
 
     def reason(count: int, what: str) -> Callable[[], str]:
-        return lambda: (
-            f"{count} of {all_.ok} answers tell {what}; the limit is {USAGE_LIMIT:.0%}"
-        )
+        return lambda: f"{count} of {all_.ok} answers tell {what}; the limit is {USAGE_LIMIT:.0%}"
 
     return [(count > USAGE_LIMIT * all_.ok, reason(count, what)) for count, what in kinds]
 

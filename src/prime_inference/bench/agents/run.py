@@ -105,7 +105,9 @@ class Run:
         return extra
 
     def _counts(self) -> bool:
-        return self._cold or any(turn.messages is None for s in self._workload.sessions for turn in s.turns)
+        return self._cold or any(
+            turn.messages is None for s in self._workload.sessions for turn in s.turns
+        )
 
     def _plan(self, points: tuple[Point, ...]) -> Plan:
         return Plan(
