@@ -26,8 +26,8 @@ POINT_COLUMNS = (
     "class", "requests", "ok", "failed", "truncated", "TTFT P50 s", "TTFT P90 s",
     "TTFT from intended P90 s", "ITL P50 ms", "ITL P90 ms", "ITL P99 ms", "E2E P50 tok/s/user",
     "E2E P75 tok/s/user", "E2E P90 tok/s/user", "decode P90 tok/s/user", "output tok/s/GPU",
-    "total tok/s/GPU", "theoretical hit", "cached", "impossible hits", "prompt mismatches", "usage doubtful",
-    "goodput 1/s", "goodput share",
+    "total tok/s/GPU", "theoretical hit", "cached", "impossible hits", "prompt mismatches",
+    "usage doubtful", "goodput 1/s", "goodput share",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -18,7 +18,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS * 1000)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
-ROLES = frozenset(Role.__args__)
+ROLES: frozenset[str] = frozenset(get_args(Role))
 
 
 def check_message(message: Mapping[str, Any], file: str, line: int, path: str) -> None:
