@@ -48,6 +48,7 @@ from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.ledger import Ledger, Transfer, UsageFilter
 from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
+from prime_inference.reliability.background import Background, end
 
 SECRET_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
 
@@ -114,9 +115,16 @@ class BillingParts:
 
 @contextlib.asynccontextmanager
 async def billing_parts(
-    options: BillingOptions, state_dir: Path, files: FileKeyStore, catalog: Catalog
+    options: BillingOptions,
+    state_dir: Path,
+    files: FileKeyStore,
+    catalog: Catalog,
+    background: Background,
 ) -> AsyncIterator[BillingParts]:
-    """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart."""
+    """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart.
+
+    `background` runs what goes on beside the requests.
+    """
 
     def fleet() -> list[Deployment]:
         return [each for model in catalog.models() for each in catalog.deployments(model.id)]
@@ -145,7 +153,7 @@ async def billing_parts(
         # replicas with the same key share prefix caches for the same tenant
         salt_key = os.environ.get("PRIME_SALT_KEY") or _secret(state_dir / "salt_key", "")
         billing = Billing(directory, outbox, holds, CacheSalts(salt_key.encode()))
-        await _start_shipper(options, state_dir, stack)
+        await _start_shipper(options, state_dir, stack, background)
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
         verifier = SqlLedger(opened(patient=True))  # minutes, for which nobody else must wait
@@ -155,20 +163,26 @@ async def billing_parts(
         charges = ReservationCharges(
             ledger, lambda: directory.current.reservations, time.time, _noting(accounts)
         )
-        works = (directory.run(), holds.run(), charges.run())
-        tasks = [asyncio.create_task(work) for work in works]
-        stack.push_async_callback(_end, tasks)
+        tasks = [
+            background.start("accounts", directory.run),
+            background.start("holds", holds.run),
+            background.start("reservation charges", charges.run),
+        ]
+        stack.push_async_callback(end, tasks)
         prices = FleetPrices(accounts, directory, time.time)
         yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, fleet, prices)
 
 
 async def _start_shipper(
-    options: BillingOptions, state_dir: Path, stack: contextlib.AsyncExitStack
+    options: BillingOptions,
+    state_dir: Path,
+    stack: contextlib.AsyncExitStack,
+    background: Background,
 ) -> None:
     source = f"{os.uname().nodename}:{os.getpid()}"
     if options.shipper_process:
         process = ShipperProcess(ShipperOrder(options.database, str(state_dir), source))
-        task = asyncio.create_task(process.run())
+        task = background.start("shipper process", process.run)
         stack.push_async_callback(process.stop)
         stack.callback(task.cancel)
         return
@@ -232,12 +246,6 @@ def _limit_store(redis: str | None) -> LimitStore:
     from prime_inference.adapters.redis.limits import RedisLimits
 
     return RedisLimits(redis)
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
 
 
 def _noting(accounts: SqlAccounts) -> Callable[[Transfer], None]:

@@ -251,7 +251,9 @@ def test_a_fleet_that_contradicts_itself_is_refused(tmp_path, before, after, rea
 def test_a_misspelt_key_of_a_fleet_names_the_right_one(tmp_path):
     file = tmp_path / "fleet.toml"
     file.write_text(GLM_FLEET + 'chnages = { engine = "vllm" }\n')
-    with pytest.raises(SpecMalformed, match=r"no key deployment\.chnages\. Did you mean changes"):
+    with pytest.raises(
+        SpecMalformed, match=r"deployment\[1\]: there is no key chnages\. Did you mean changes"
+    ):
         read_fleet(file)
 
 

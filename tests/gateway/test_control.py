@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prime_inference.engines.mock import MockEngine
+from prime_inference.gateway.live_fleet import LiveFleet
 
 from .conftest import StartGateway
 from .running import MODEL, RunningGateway, eventually
@@ -133,3 +134,36 @@ async def test_what_was_seen_of_an_endpoint_is_told_with_the_model(
     assert set(endpoint["latency_last_30m"]) == {"p50", "p75", "p90", "p99"}
     assert endpoint["latency_last_30m"]["p50"] > 0.04
     assert 0 < endpoint["throughput_last_30m"]["p50"] < 200
+
+
+async def test_a_task_beside_the_requests_that_fails_is_started_again_and_told_of(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    runs = 0
+
+    async def follow(live: LiveFleet) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise TypeError("unhashable type: 'list'")
+        await asyncio.Event().wait()
+
+    gateway = await start_gateway(engine, follow=follow)
+    await eventually(lambda: runs == 2, 10)
+    assert (await gateway.chat()).status_code == 200
+    ready = await gateway.client.get(gateway.control_url + "/ready")
+    failing = {"fleet": "TypeError: unhashable type: 'list'"}
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "failing": failing})
+    fleet = await gateway.client.get(
+        gateway.control_url + "/fleet", headers=gateway.authorization()
+    )
+    assert fleet.json()["failing"] == failing
+    text = (await gateway.client.get(gateway.control_url + "/metrics")).text
+    counts = {
+        sample.labels["task"]: sample.value
+        for family in text_string_to_metric_families(text)
+        if family.name == "prime_background_failures"
+        for sample in family.samples
+    }
+    assert counts["fleet"] == 1
+    assert counts["coordination"] == counts["health checks"] == counts["decision log"] == 0

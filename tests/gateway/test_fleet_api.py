@@ -226,3 +226,58 @@ async def test_a_move_to_nowhere_is_refused(
     refused = await ask(gateway, "POST", "/deployments/one/move")
     assert refused.status_code == 400
     assert "base_url, datacenter, slots" in refused.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"id": []}, {"id": {}}, {"id": None}, {"id": 1e300}, {"id": "x", "slots": 10**18},
+        {"id": "x", "slots": 1e308}, {"id": "x", "mock": [[[]]]}, {"id": ["a", {"b": []}]},
+        {"id": "one", "force": False}, {"id": "x" * 5000}, {"id": "\x00"}, {"\n": 1},
+    ],
+)  # fmt: skip
+async def test_whatever_is_sent_is_refused_with_a_reason(
+    start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, body: dict[str, Any]
+):
+    fleet = FollowedFile(tmp_path, one=engine)
+    fleet.write("one")
+    gateway = await started(start_gateway, fleet)
+    whole = {**entry("new", engine), **body}
+    for path, sent in (("", body), ("", whole), ("/one/move", body), ("/%00/drain", {})):
+        answer = await ask(gateway, "POST", f"/deployments{path}", sent)
+        assert answer.status_code == 400, (path, sent, answer.text)
+        assert answer.json()["error"]["message"]
+    assert await states(gateway) == {"one": "serving"}
+
+
+async def test_bodies_that_are_nested_deep_are_refused(
+    start_gateway: StartGateway, tmp_path: Path, engine: MockEngine
+):
+    fleet = FollowedFile(tmp_path, one=engine)
+    fleet.write("one")
+    gateway = await started(start_gateway, fleet)
+    for depth in (50, 500, 900, 990, 5000):
+        answer = await gateway.client.post(
+            f"{gateway.control_url}/fleet/deployments",
+            content='{"id": ' + "[" * depth + "]" * depth + "}",
+            headers=gateway.authorization(),
+        )
+        assert answer.status_code == 400, depth
+
+
+@pytest.mark.parametrize("deployments", ["", "deployments = []", "deployments = [{}, 7]"])
+async def test_an_edit_over_a_file_that_lacks_its_deployments_is_refused(
+    start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, deployments: str
+):
+    fleet = FollowedFile(tmp_path, one=engine)
+    fleet.write("one")
+    gateway = await started(start_gateway, fleet)
+    fleet.path.write_text(f'{deployments}\nmodels = []\n[[datacenters]]\nid = "east"\n')
+    for verb in ("drain", "resume", "move"):
+        body = {"slots": 2} if verb == "move" else {"force": True}
+        answer = await ask(gateway, "POST", f"/deployments/one/{verb}", body)
+        assert answer.status_code == 400, answer.text
+    added = await ask(gateway, "POST", "/deployments", entry("two", engine))
+    assert added.status_code == 400
+    assert (await ask(gateway, "DELETE", "/deployments/one", {"force": True})).status_code == 400
+    assert await states(gateway) == {"one": "serving"}

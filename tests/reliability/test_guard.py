@@ -246,14 +246,18 @@ def test_a_store_that_begins_anew_with_lower_epochs_is_followed() -> None:
     assert not any(guard.is_ejected("a") for guard in fleet.guards)
 
 
-def test_an_answer_that_a_push_has_overtaken_resets_nothing() -> None:
+def tell(fleet: Fleet, *records: BreakerRecord) -> None:
+    """The store has these breakers."""
+    version = max(record.epoch for record in records)
+    news = BreakerSnapshot(version, records)
+    fleet.guard.accept(ReadBreakers(-1), BreakerReading(Beat(1), news))
+
+
+def test_an_answer_that_another_has_overtaken_resets_nothing() -> None:
     fleet = Fleet(deployment("a"), deployment("b"))
-    fleet.advance(0.2)
-    fleet.clock.now += 0.2
-    (read,) = [command for command in fleet.guard.due() if isinstance(command, ReadBreakers)]
-    fleet.guard.follow(BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
+    tell(fleet, BreakerRecord("a", BreakerState.OPEN, epoch=10**12, remaining_s=9))
     behind = BreakerSnapshot(version=10**11, records=())
-    fleet.guard.accept(read, BreakerReading(Beat(1), behind))
+    fleet.guard.accept(ReadBreakers(-1), BreakerReading(Beat(1), behind))
     assert fleet.guard.candidates("m") == ["b"]
     assert fleet.guard.status()[0].breaker is BreakerState.OPEN
 
@@ -289,19 +293,38 @@ def test_if_all_are_ejected_all_are_offered_the_soonest_due_first() -> None:
 
 def test_a_poisoned_store_cannot_eject_everything() -> None:
     fleet = Fleet(*(deployment(name) for name in "abcd"))
-    for epoch, name in enumerate("abcd", start=1):
-        fleet.guard.follow(
-            BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=1e9, cause=Cause.CONSECUTIVE)
-        )
+    tell(fleet, *(
+        BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=1e9, cause=Cause.CONSECUTIVE)
+        for epoch, name in enumerate("abcd", start=1)
+    ))  # fmt: skip
     assert sorted(fleet.guard.candidates("m")) == list("abcd")
+
+
+def test_a_push_is_believed_as_far_as_the_store_says_so() -> None:
+    fleet = Fleet(deployment("a"), deployment("b"), replicas=2, pushed=True)
+    admit(fleet.guard, "a")
+    fleet.advance(5)
+    made_up = BreakerRecord("a", BreakerState.OPEN, 2**52, remaining_s=1e9, trips=10**6)
+    for guard in fleet.guards:
+        guard.follow(made_up)
+        guard.follow(BreakerRecord("stranger", BreakerState.OPEN, 2**52))
+        assert not guard.is_ejected("a")
+    fleet.advance(1)
+    assert not any(guard.is_ejected("a") for guard in fleet.guards)
+    stored = fleet.store.breakers.read(-1, now=fleet.clock.now).news
+    assert stored is not None
+    assert stored.records == ()  # nor was it told to the store as if it were known
+    fail(fleet.guard, "a")  # a real one is believed as ever
+    fleet.advance(0.1)
+    assert all(guard.is_ejected("a") for guard in fleet.guards)
 
 
 def test_statistics_of_two_replicas_do_not_eject_more_than_half() -> None:
     fleet = Fleet(*(deployment(name) for name in "abcd"))
-    for epoch, name in enumerate("abc", start=1):  # each by another replica, at the same time
-        fleet.guard.follow(
-            BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=9, cause=Cause.RATE)
-        )
+    tell(fleet, *(  # each by another replica, at the same time
+        BreakerRecord(name, BreakerState.OPEN, epoch, remaining_s=9, cause=Cause.RATE)
+        for epoch, name in enumerate("abc", start=1)
+    ))  # fmt: skip
     offered = fleet.guard.candidates("m")
     assert len(offered) == 2
     assert "d" in offered

@@ -13,7 +13,7 @@ import pytest
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.adapters.redis.coordination import RedisCoordination
 from prime_inference.domain.models import Deployment
-from prime_inference.ports.coordination import BreakerState, Coordination
+from prime_inference.ports.coordination import BreakerReading, BreakerState, Coordination
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.runner import Canary, Runner, leased, wait_for_slot
@@ -322,3 +322,27 @@ async def test_an_open_breaker_survives_a_store_that_comes_back_empty(
     newcomer, _ = await start(*fleet, settings=slow)
     await _until(lambda: newcomer.candidates("m") == ["b"])
     assert one.candidates("m") == ["b"]
+
+
+class _Garbled(MemoryCoordination):
+    """A store whose first reading is what nobody has foreseen."""
+
+    failures = 3
+
+    async def breakers(self, known_version: int) -> BreakerReading:
+        if self.failures:
+            self.failures -= 1
+            raise ZeroDivisionError("a defect")
+        return await super().breakers(known_version)
+
+
+async def test_a_runner_that_is_started_again_asks_everything_anew() -> None:
+    guard = Guard("r1", FAST, time.monotonic, Random(1))
+    guard.configure([deployment("one")])
+    runner = Runner(guard, _Garbled(time.monotonic), time.monotonic)
+    for _ in range(3):
+        with pytest.raises(ExceptionGroup):
+            await asyncio.wait_for(runner.run(), 10)
+    task = asyncio.create_task(runner.run())
+    await _until(lambda: runner.calls["ReadBreakers", True] > 0 and guard.status()[0].leased > 0)
+    await _cancel(task)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from prime_inference.domain.backoff import Backoff
 from prime_inference.ports.ledger import Ledger, LedgerUnavailable
 from prime_inference.ports.outbox import OutboxReader
 
@@ -34,6 +35,7 @@ class Shipper:
         self._wall_clock = wall_clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shipper", daemon=True)
+        self._backoff = Backoff()
         self.failing = False  # the last try did not reach the ledger
 
     def ship_once(self) -> int:
@@ -70,5 +72,9 @@ class Shipper:
                 log.warning("usage waits in the outbox: %s", error)
             self.failing = True
             return RETRY_S
+        except Exception:  # a defect must not end the thread: events wait, and an alert says so
+            log.critical("usage waits in the outbox", exc_info=True)
+            self.failing = True
+            return self._backoff.pause(0.0)
         self.failing = False
         return PAUSE_S

@@ -19,6 +19,7 @@ from prime_inference.cli.failures import TimedOut
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, TextOrJson, json_help
 from prime_inference.cli.status import show_deployments
 from prime_inference.cli.terminal import Terminal
+from prime_inference.domain.fleet import MOST_SLOTS
 
 if TYPE_CHECKING:
     from prime_inference.cli.control_client import ControlClient
@@ -74,7 +75,9 @@ def add(
     name: Name,
     model: Annotated[str, typer.Option("--model", help="A model of the fleet.")],
     datacenter: Annotated[str, typer.Option("--datacenter", help="A datacenter of the fleet.")],
-    slots: Annotated[int, typer.Option("--slots", min=1, help="Requests it works on at a time.")],
+    slots: Annotated[
+        int, typer.Option("--slots", min=1, max=MOST_SLOTS, help="Requests it works on at a time.")
+    ],
     base_url: Annotated[
         str, typer.Option("--base-url", help="Where it answers. None: `serve` starts it.")
     ] = "",
@@ -183,7 +186,8 @@ def move(
         str | None, typer.Option("--datacenter", help="Where it is from now on.")
     ] = None,
     slots: Annotated[
-        int | None, typer.Option("--slots", min=1, help="Requests it works on at a time.")
+        int | None,
+        typer.Option("--slots", min=1, max=MOST_SLOTS, help="Requests it works on at a time."),
     ] = None,
     output: TextOrJson = "text",
     control_url: ControlUrls = None,

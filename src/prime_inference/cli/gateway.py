@@ -30,6 +30,7 @@ from prime_inference.cli.serve import (
     run_server,
 )
 from prime_inference.cli.terminal import Terminal
+from prime_inference.domain.fleet import MOST_SLOTS
 
 if TYPE_CHECKING:
     from prime_inference.compose import ListenOptions
@@ -66,7 +67,7 @@ def gateway(
         typer.Option("--engine", help="What the upstream is: vllm, openai or llama.cpp."),
     ] = "vllm",
     slots: Annotated[
-        int, typer.Option("--slots", min=1, help="Requests in flight at a time.")
+        int, typer.Option("--slots", min=1, max=MOST_SLOTS, help="Requests in flight at a time.")
     ] = 4096,
     context_tokens: Annotated[
         int, typer.Option("--context-tokens", min=1, help="The model's context window.")

@@ -17,6 +17,7 @@ from prime_inference.cli.options import Plain, TextOrJson, json_help
 from prime_inference.cli.ports import HIGHEST_PORT, require_port
 from prime_inference.cli.progress import DownloadProgress
 from prime_inference.cli.terminal import Terminal
+from prime_inference.domain.fleet import MOST_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -102,7 +103,10 @@ def serve(
         typer.Option("--model-id", help="What clients call it. Default: from the file's name."),
     ] = None,
     slots: Annotated[
-        int, typer.Option("--slots", min=1, help="Answers that are written at the same time.")
+        int,
+        typer.Option(
+            "--slots", min=1, max=MOST_SLOTS, help="Answers that are written at the same time."
+        ),
     ] = 2,
     context_tokens: Annotated[
         int | None,

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.models import Deployment, Model
@@ -14,6 +16,14 @@ from prime_inference.domain.suggestions import did_you_mean
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")  # it stands in logs, labels and paths
 ID_RULE = "Letters, digits, dots, colons, dashes and underscores, at most 128."
+
+MOST_SLOTS = 1_000_000
+"""Of a deployment: far more than sockets to one address, and sums of it stay exact."""
+
+MOST_COUNT = 2**31 - 1  # engines count tokens and processes in 32 bits
+
+SlotCount = Annotated[int, Meta(ge=1, le=MOST_SLOTS)]
+Count = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
 
 
 class FleetInvalid(CannotStart):
@@ -71,6 +81,8 @@ class Fleet:
         for deployment in self.deployments:
             if not ID.fullmatch(deployment.id):
                 raise FleetInvalid(f"{deployment.id[:80]!r} cannot be a deployment's id. {ID_RULE}")
+            if not 1 <= deployment.slots <= MOST_SLOTS:
+                raise FleetInvalid(f"{deployment.id}: slots are 1 to {MOST_SLOTS:,}.")
             _known(deployment.id, "model", deployment.model, models)
             _known(deployment.id, "datacenter", deployment.datacenter, self.datacenters)
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from prime_inference.domain.backoff import Backoff
 from prime_inference.domain.errors import CannotStart
+from prime_inference.reliability.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,8 @@ class SupervisedEngine(ABC):
             await self.stop()
             raise
         self.state = "ready"
-        self._watch = asyncio.create_task(self._keep_alive())
+        background = Background(asyncio.get_running_loop().time)
+        self._watch = background.start(f"watch of {self._subject}", self._keep_alive)
 
     async def stop(self) -> None:
         """End the process and give up the address."""
@@ -171,11 +173,11 @@ class SupervisedEngine(ABC):
         loop = asyncio.get_running_loop()
         backoff = Backoff()
         while True:
-            assert self._process is not None
             began = loop.time()
-            status = await self._until_dead(self._process)
+            if self._process is not None:  # else it could not be started again
+                status = await self._until_dead(self._process)
+                self._log.warning("the engine of %s died (status %d)", self._subject, status)
             self.state = "restarting"
-            self._log.warning("the engine of %s died (status %d)", self._subject, status)
             await self._start_again(backoff, loop.time() - began)
             self.restarts += 1
             self.state = "ready"

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.errors import SpecImpossible
-from prime_inference.fleet.spec import Spec
+from prime_inference.fleet.spec import Spec, Whole
 from prime_inference.fleet.toml_file import read_toml, to_struct
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -38,8 +38,8 @@ class DatacenterEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     frontend_url: str = ""
-    gpus: int = 0
-    surge: int = 1
+    gpus: Whole = 0
+    surge: Whole = 1
     kubernetes: ClusterEntry | None = None
 
 
@@ -47,11 +47,11 @@ class GatewayEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """The gateway that the launcher starts in front of the fleet; port 0 is any free one."""
 
     enabled: bool = True
-    port: int = 8000
-    control_port: int = 8001
+    port: Whole = 8000
+    control_port: Whole = 8001
     image: str = "prime-inference:latest"  # Kubernetes only
-    replicas: int = 2  # Kubernetes only: one may be replaced while the other serves
-    max_replicas: int = 8
+    replicas: Whole = 2  # Kubernetes only: one may be replaced while the other serves
+    max_replicas: Whole = 8
     notice_seconds: float | None = None  # until gateways follow a new list; None: the longest
 
 
@@ -67,7 +67,7 @@ class DeploymentEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class OverflowEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """When the controller starts more of a model, and less (`controller.overflow`)."""
 
-    gpu_budget: int
+    gpu_budget: Whole
     full: float = 0.85
     idle: float = 0.4
     full_seconds: float = 60.0

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from prime_inference.domain.fleet import Count, SlotCount
 from prime_inference.fleet.fleet import DatacenterEntry, PlannedDeployment
 
 
@@ -29,9 +30,9 @@ class ReadyDeployment(Struct, frozen=True, forbid_unknown_fields=True):
     revision: str
     datacenter: str
     base_url: str  # ends in /v1
-    slots: int
-    context_tokens: int
-    max_output_tokens: int
+    slots: SlotCount
+    context_tokens: Count
+    max_output_tokens: Count
     routes: tuple[str, ...] = ("chat/completions", "completions")
 
     @classmethod

@@ -7,13 +7,16 @@ every key a field (docs/datacenter.md has them in one table).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from prime_inference.domain.fleet import MOST_COUNT, MOST_SLOTS
 from prime_inference.fleet.formats import KvFormat, WeightFormat
 from prime_inference.fleet.parallelism import Parallelism
 from prime_inference.kvcache.layout import Layout
+
+Whole = Annotated[int, Meta(ge=-MOST_COUNT, le=MOST_COUNT)]  # `check` says what is too few
 
 EngineKind = Literal["vllm", "mocker", "llama.cpp"]
 Transfer = Literal["none", "nixl"]
@@ -29,23 +32,23 @@ class ModelSpec(_Table, frozen=True, kw_only=True):
     revision: str
     architecture: str  # a model of the catalogue, or the path of a config.json
     source: str  # what the engine loads: a repository or a folder
-    context_tokens: int
+    context_tokens: Whole
     routed_weights: WeightFormat = "bf16"
     other_weights: WeightFormat = "bf16"
 
 
 class HardwareSpec(_Table, frozen=True, kw_only=True):
     gpu: str
-    gpus: int = 1
+    gpus: Whole = 1
 
 
 class PoolSpec(_Table, frozen=True, kw_only=True):
     """Equal workers. Under DEP `tokens_per_step` and `sequences` are of each GPU."""
 
-    replicas: int = 1
+    replicas: Whole = 1
     parallel: str = "TP1"
-    tokens_per_step: int = 8192  # vLLM's own default for servers
-    sequences: int = 256  # vLLM's own default
+    tokens_per_step: Whole = 8192  # vLLM's own default for servers
+    sequences: Whole = 256  # vLLM's own default
 
     @property
     def parallelism(self) -> Parallelism:
@@ -74,14 +77,14 @@ class TopologySpec(_Table, frozen=True, kw_only=True):
 class HostTierSpec(_Table, frozen=True, kw_only=True):
     """A second tier of the cache in host memory, kept by a Mooncake store."""
 
-    gib_per_gpu: int
+    gib_per_gpu: Whole
     master: str = ""  # host:port of the Mooncake master; empty where the renderer starts one
 
 
 class KvSpec(_Table, frozen=True, kw_only=True):
     format: KvFormat = "bf16"
     layout: Layout = Layout.LBHNC
-    block_tokens: int = 64  # FlashMLA's and DeepGEMM's page
+    block_tokens: Whole = 64  # FlashMLA's and DeepGEMM's page
     memory_fraction: float = 0.9  # of a GPU, weights and all; vLLM's own default
     transfer: Transfer = "none"
     hopper_plugin: bool = False  # our NVFP4 rows on sm_90 (docs/kv-nvfp4.md)
@@ -95,8 +98,8 @@ class RouterSpec(_Table, frozen=True, kw_only=True):
     overlap_credit: float = 1.0  # what a cached block is worth against one to compute
     host_hit_weight: float = 0.75  # a block in host memory, of one on the GPU
     temperature: float = 0.0
-    session_affinity_seconds: int = 300  # longer pauses lose little: cached blocks still count
-    migration_limit: int = 3  # with Dynamo's 0 a dead worker ends the answers it was writing
+    session_affinity_seconds: Whole = 300  # longer pauses lose little: cached blocks still count
+    migration_limit: Whole = 3  # with Dynamo's 0 a dead worker ends the answers it was writing
 
 
 class ToolSpec(_Table, frozen=True, kw_only=True):
@@ -106,16 +109,18 @@ class ToolSpec(_Table, frozen=True, kw_only=True):
 
 
 class LimitSpec(_Table, frozen=True, kw_only=True):
-    slots: int  # requests the deployment works on at a time; the gateway refuses more
-    max_output_tokens: int | None = None  # None: what the context leaves
+    slots: Annotated[
+        int, Meta(le=MOST_SLOTS)
+    ]  # requests the deployment works on at a time; the gateway refuses more
+    max_output_tokens: Whole | None = None  # None: what the context leaves
 
 
 class MockerSpec(_Table, frozen=True, kw_only=True):
     """How Dynamo's mocker plays an engine."""
 
     speedup: float = 1.0
-    gpu_blocks: int = 16_384  # Dynamo's own default, of each worker
-    host_blocks: int = 0
+    gpu_blocks: Whole = 16_384  # Dynamo's own default, of each worker
+    host_blocks: Whole = 0
 
 
 class SloSpec(_Table, frozen=True, kw_only=True):
@@ -123,8 +128,8 @@ class SloSpec(_Table, frozen=True, kw_only=True):
 
     first_token_ms: float = 2000.0
     inter_token_ms: float = 40.0
-    history_tokens: int = 140_000  # agents' prompts, mostly cached (docs/agent-benchmark.md)
-    turn_tokens: int = 6_000  # what a turn adds to them
+    history_tokens: Whole = 140_000  # agents' prompts, mostly cached (docs/agent-benchmark.md)
+    turn_tokens: Whole = 6_000  # what a turn adds to them
 
 
 class Spec(_Table, frozen=True, kw_only=True):

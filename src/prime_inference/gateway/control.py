@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -21,7 +21,12 @@ READING = ("GET", "HEAD")
 
 
 class ControlListener:
-    """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot."""
+    """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot.
+
+    `failing` are tasks beside the requests, with what ends them again and again. `/ready` names
+    them and stays 200: without them a gateway still serves by what it knew last, and taking it
+    out would take all replicas out that share the cause.
+    """
 
     def __init__(
         self,
@@ -30,8 +35,10 @@ class ControlListener:
         not_ready: Callable[[], str | None],
         fleet: FleetApi,
         admin: Handler | None = None,
+        failing: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._admin = admin
+        self._failing = failing
         self._metrics = metrics
         self._settlement = settlement
         self._not_ready = not_ready
@@ -51,9 +58,10 @@ class ControlListener:
         elif request.path == "/ready":
             reason = self._not_ready()
             if reason is None:
-                self._send(200, {"status": "ready"}, reply)
+                self._send(200, {"status": "ready", **self._troubles()}, reply)
             else:
-                self._send(503, {"status": "not ready", "reason": reason}, reply)
+                said = {"status": "not ready", "reason": reason, **self._troubles()}
+                self._send(503, said, reply)
         elif request.path == "/metrics":
             self._settlement.flush()
             reply.send(200, [METRICS_TYPE], self._metrics.render())
@@ -69,6 +77,10 @@ class ControlListener:
             wanted = loop.time() + LAG_SECONDS
             await asyncio.sleep(LAG_SECONDS)
             self._metrics.loop_lag.set(max(0.0, loop.time() - wanted))
+
+    def _troubles(self) -> dict[str, object]:
+        failing = self._failing()
+        return {"failing": failing} if failing else {}
 
     @staticmethod
     def _send(status: int, document: object, reply: Reply) -> None:

@@ -101,7 +101,10 @@ def _target(request: Request) -> tuple[str, str]:
 
 def _shown(value: object) -> str:
     """On one line of the log, whatever was sent."""
-    return repr(value)[:LOGGED]
+    try:
+        return repr(value)[:LOGGED]
+    except RecursionError:
+        return "(nested too deep)"
 
 
 def _body(request: Request) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from prime_inference.gateway.canary import Canaries
 from prime_inference.gateway.fleet_status import STATES, DeploymentView, FleetView
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.readiness import HealthChecks
+from prime_inference.reliability.background import Background
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
 from prime_inference.routing.tool_calls import ToolCallRanking
@@ -42,6 +43,7 @@ class FleetMetrics(Collector):
     runner: Runner
     health: HealthChecks
     canaries: Canaries
+    background: Background
 
     def collect(self) -> Iterator[Metric]:
         view = self.view()
@@ -73,6 +75,13 @@ class FleetMetrics(Collector):
             "prime_fleet_stale",
             "1 while the fleet that is served is not the one that is wanted.",
             {(): view.error is not None},
+        )
+
+        yield _counter(
+            "prime_background_failures",
+            "Times that a task beside the requests ended by a defect and was started again.",
+            {(task,): count for task, count in self.background.failures.items()},
+            ("task",),
         )
 
     def _decisions(self) -> Iterator[Metric]:

@@ -79,7 +79,8 @@ class ChangeView(Struct, frozen=True):
 class FleetView(Struct, frozen=True):
     """`error` says why the fleet that is served is not the one that is wanted.
 
-    `store_error` is what the coordination store says instead of an answer.
+    `store_error` is what the coordination store says instead of an answer. `failing` are tasks
+    beside the requests that end again and again, with the cause.
     """
 
     replica: str
@@ -92,6 +93,7 @@ class FleetView(Struct, frozen=True):
     models: Sequence[ModelView]
     deployments: Sequence[DeploymentView]
     caches: Sequence[CacheView] = ()
+    failing: Mapping[str, str] = {}
 
 
 def fleet_view(
@@ -102,6 +104,7 @@ def fleet_view(
     ranking: ToolCallRanking,
     caches: Sequence[CacheView] = (),
     store_error: str | None = None,
+    failing: Mapping[str, str] | None = None,
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -132,6 +135,7 @@ def fleet_view(
         ],
         deployments=deployments,
         caches=caches,
+        failing=failing or {},
     )
 
 

@@ -42,6 +42,7 @@ class LiveFleet:
         self._launcher: Launcher | None = None
         self._one_at_a_time = asyncio.Lock()
         self._down: set[str] = set()
+        self._look_again = False  # the last look was not finished
         self.fleet: Fleet | None = None  # None: it was given by the command line
         self.overrides: Sequence[Override] = ()  # edits that are in force
         self.reloads = 0
@@ -81,13 +82,15 @@ class LiveFleet:
 
         A bad one leaves the fleet as it is.
         """
-        self.fleet, self._editor, self._launcher = fleet, editor, launcher
+        if self._editor is None:  # else it is started again, and may serve a later fleet
+            self.fleet = fleet
+        self._editor, self._launcher = editor, launcher
         with contextlib.suppress(FleetInvalid):  # it was right a moment ago: the next look says so
             self.overrides = await asyncio.to_thread(editor.overrides)
         while True:
             await asyncio.sleep(poll_seconds)
             async with self._one_at_a_time:
-                if await asyncio.to_thread(editor.changed):
+                if self._look_again or await asyncio.to_thread(editor.changed):
                     await self._reload(editor)
                 if launcher is not None:
                     await launcher.stop_all_but(self._in_use())
@@ -101,7 +104,11 @@ class LiveFleet:
             )
         async with self._one_at_a_time:
             await asyncio.to_thread(change, editor)
-            await self._reload(editor)
+            try:
+                await self._reload(editor)
+            except Exception:  # a defect: such a change must not stay for the next start
+                await asyncio.to_thread(editor.undo)
+                raise
             if self.error is not None:
                 error = self.error
                 await asyncio.to_thread(editor.undo)
@@ -110,6 +117,7 @@ class LiveFleet:
 
     async def _reload(self, editor: FleetEditor) -> None:
         """Serve what is wanted now, or note why not."""
+        self._look_again = True
         try:
             fleet = await asyncio.to_thread(editor.read)
             if self.fleet is not None:
@@ -125,9 +133,14 @@ class LiveFleet:
             self.failed_reloads += 1
             self.error = str(error)
             log.error("the fleet stays as it is: %s", error)
+        except Exception as error:  # a defect: who asks for the status learns of it
+            self.failed_reloads += 1
+            self.error = f"{type(error).__name__}: {error}"
+            raise
         else:
             self.reloads += 1
             self.error = None
+        self._look_again = False
 
     def _in_use(self) -> set[str]:
         """Deployments that are served, or still have requests."""

@@ -81,6 +81,7 @@ class Coordinator:
         self._version = KNOWS_NOTHING
         self._reads_behind = 0  # answers in a row that know less than we do
         self._reading = False
+        self._told_of_news = False  # by a push, since the last reading began
         self._last_read_at = -math.inf
         self._heard: Beat | None = None  # the last one that was pushed
         self._hears = False  # the beat of the last reading, or a later one
@@ -112,7 +113,7 @@ class Coordinator:
             if deployment.breaker.state is not BreakerState.CLOSED:
                 commands.extend(self._about_breaker(deployment, now))
         if self._read_at() <= now:
-            self._reading = True
+            self._reading, self._told_of_news = True, False
             commands.append(ReadBreakers(self._known_version()))
         if asks:
             commands.append(LeaseBlocks(tuple(asks), now))
@@ -229,7 +230,7 @@ class Coordinator:
                 self._answered_for_ticket(command, cast("ProbeGrant", reply), now)
             case ProbeResult():
                 self._end(self._results.pop(command).ticket)
-                self.follow(cast("BreakerRecord", reply), now)
+                self._follow(cast("BreakerRecord", reply), now)
             case ReturnBlocks():
                 pass
 
@@ -268,7 +269,9 @@ class Coordinator:
                 if breaker is not None:
                     breaker.due_at = max(breaker.due_at, now + REPEAT_S)
             case ProbeResult():
-                result = self._results[command]
+                result = self._results.get(command)
+                if result is None:  # its answer was here, and could not be taken
+                    return
                 if now < result.ticket.deadline and not self.store_is_away:
                     result.send_at = now + REPEAT_S
                     return
@@ -277,11 +280,20 @@ class Coordinator:
                     breaker.ticket_ended(result.ticket)
                     breaker.concluded_alone(result.ticket, command.verdict, now)
 
-    def follow(self, record: Push, now: float) -> None:
-        """A record, from wherever it came, or a beat."""
-        if isinstance(record, Beat):
-            self._heard, self._hears = record, True
+    def follow(self, push: Push) -> None:
+        """A push: a beat, or a record, at which the store is read.
+
+        What it says of a breaker is not believed: whoever reaches the store can publish, and
+        what is not in the store would never be taken back.
+        """
+        if isinstance(push, Beat):
+            self._heard, self._hears = push, True
             return
+        deployment = self._deployments.get(push.deployment)
+        if deployment is not None and push.epoch > deployment.breaker.epoch:
+            self._told_of_news = True
+
+    def _follow(self, record: BreakerRecord, now: float) -> None:
         deployment = self._deployments.get(record.deployment)
         if deployment is not None:
             deployment.breaker.follow(record, now)
@@ -321,6 +333,8 @@ class Coordinator:
         """When to read next: soon, unless the beat of the last reading was heard."""
         if self._reading:
             return math.inf
+        if self._told_of_news:
+            return -math.inf
         settings = self._settings.breaker
         if not self._hears:
             return self._last_read_at + settings.poll_s

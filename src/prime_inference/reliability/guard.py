@@ -361,7 +361,7 @@ class Guard:
 
     def follow(self, push: Push) -> None:
         """A breaker has changed, or a beat: as pushed by the store."""
-        self._coordinator.follow(push, self._clock())
+        self._coordinator.follow(push)
         if not isinstance(push, Beat):
             self.wake()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Set
 
@@ -26,6 +27,8 @@ from prime_inference.reliability.commands import (
 )
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.slots import Priority, Refusal, Slot
+
+log = logging.getLogger(__name__)
 
 LEAST_SLEEP_S = 0.005  # what is due a little later is done together; `wake` interrupts it
 WATCH_AGAIN_S = 0.25  # after a lost subscription; the poll covers the time between
@@ -55,21 +58,43 @@ class Runner:
         self.refusal: str | None = None  # what the store says instead of an answer
         self.calls: Counter[tuple[str, bool]] = Counter()  # to the store: what, and if it answered
         self._no_push: str | None = None  # the same about the subscription
+        self._asked: dict[int, Command] = {}  # by identity; none of them has ended
         self._woken = asyncio.Event()
         guard.wake = self._woken.set
 
     async def run(self) -> None:
-        """Ends by cancellation only; anything else that escapes is a defect."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch())
-            while True:
-                self._woken.clear()
-                for command in self._guard.due():
-                    tasks.create_task(self._perform(command))
-                if self._canary is not None:
-                    for name in self._guard.probes_due():
-                        self._send_canary(name, self._canary, tasks)
-                await self._sleep()
+        """Ends by cancellation only; anything else that escapes is a defect.
+
+        It may be called again after that.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch())
+                while True:
+                    self._step(tasks)
+                    await self._sleep()
+        except Exception:
+            self._give_up()
+            raise
+
+    def _step(self, tasks: asyncio.TaskGroup) -> None:
+        self._woken.clear()
+        for command in self._guard.due():
+            self._asked[id(command)] = command
+            tasks.create_task(self._perform(command))
+        if self._canary is not None:
+            for name in self._guard.probes_due():
+                self._send_canary(name, self._canary, tasks)
+
+    def _give_up(self) -> None:
+        """Every command is followed by its end; some were cancelled before they began."""
+        asked = list(self._asked.values())
+        self._asked.clear()
+        for command in asked:
+            try:
+                self._guard.fail(command)
+            except Exception:  # the defect may be in there; the other commands end all the same
+                log.exception("%s cannot be ended", type(command).__name__)
 
     async def farewell(self) -> None:
         """Give all blocks back: others have them at once, not when the leases end."""
@@ -95,6 +120,7 @@ class Runner:
             self.calls[type(command).__name__, True] += 1
             self.refusal = self._no_push
             self._guard.accept(command, reply)
+        del self._asked[id(command)]
         self._woken.set()
 
     async def _ask(self, command: Command) -> Reply:

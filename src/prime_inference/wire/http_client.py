@@ -45,6 +45,9 @@ class Origin:
         odd = parts.query or parts.fragment or "@" in parts.netloc
         if parts.scheme != "http" or not parts.hostname or odd:
             raise ValueError(f"not an http://host:port/path base URL: {base_url!r}")
+        if not re.fullmatch(r"[!-~]+", parts.hostname):
+            raise ValueError(f"not a host: {parts.hostname!r}")
+        parts.hostname.encode("idna")  # UnicodeError, a ValueError, for what no resolver takes
         prefix = parts.path.rstrip("/")
         request_line("GET", prefix + "/")
         return cls(parts.hostname, parts.port or 80, prefix)

@@ -27,7 +27,7 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
             return cls()
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
             raise FleetInvalid(
                 f"{path}: it cannot be read ({error}). Mend it, or move it away to go by the"
                 " fleet file alone."
@@ -52,7 +52,7 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
             return dict(values)
         new = dict(self.deployments)
         entries = [new.pop(str(one.get("id")), one) for one in listed] + list(new.values())
-        kept = [one for one in entries if one.get("id") not in self.removed]
+        kept = [one for one in entries if str(one.get("id")) not in self.removed]
         return {**values, "deployments": [self._drained(one) for one in kept]}
 
     def _drained(self, entry: dict[str, Any]) -> dict[str, Any]:
@@ -61,10 +61,7 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
 
     def overrides(self, values: Mapping[str, Any]) -> Iterator[Override]:
         """What of it changes the tables of the file, by deployment; the rest is idle."""
-        listed = values.get("deployments")
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            return
-        in_file = {str(one.get("id")): one for one in listed}
+        in_file = by_id(values)
         for name in sorted({*self.deployments, *self.draining, *self.removed}):
             was, now = in_file.get(name), self.deployments.get(name, in_file.get(name))
             if name in self.removed:
@@ -107,3 +104,11 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
         deployments = {key: value for key, value in self.deployments.items() if key != name}
         draining = {key: value for key, value in self.draining.items() if key != name}
         return FleetChanges(deployments, draining, self.removed | {name})
+
+
+def by_id(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tables of deployments that can be named; what is malformed is left for its reader."""
+    listed = values.get("deployments")
+    if not isinstance(listed, list):
+        return {}
+    return {str(one["id"]): one for one in listed if isinstance(one, dict) and "id" in one}

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta, Struct, inspect
+from msgspec import Meta, Struct
 
-from prime_inference.adapters.files.fleet_changes import FleetChanges
-from prime_inference.domain.fleet import Fleet, FleetInvalid, Launch, Override
+from prime_inference.adapters.files.fleet_changes import FleetChanges, by_id
+from prime_inference.domain.fleet import Count, Fleet, FleetInvalid, Launch, Override, SlotCount
 from prime_inference.domain.models import Deployment, EngineKind, HealthCheck, Model, Pricing
 from prime_inference.domain.money import rate
 from prime_inference.domain.suggestions import did_you_mean
+from prime_inference.domain.toml import TomlRefused, read_toml, to_struct
 from prime_inference.wire.http_client import Origin
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Count = Annotated[int, Meta(ge=1)]
-Milliseconds = Annotated[float, Meta(ge=0)]
+Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]  # nobody waits an hour for a mock
+Second = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # since the epoch; the last of year 9999
 Route = Literal["chat/completions", "completions", "embeddings"]
 
 ROUTES: Mapping[EngineKind, frozenset[str]] = {
@@ -52,7 +51,7 @@ class ModelEntry(Struct, frozen=True):
     context_tokens: Count
     max_output_tokens: Count | None = None  # None: as many as the context window holds
     name: str = ""
-    created: Annotated[int, Meta(ge=0)] = 0  # seconds since the epoch
+    created: Second = 0
     modalities: frozenset[Literal["text", "image"]] = frozenset({"text"})
     pricing: PricingEntry = PricingEntry()
 
@@ -75,7 +74,7 @@ class DeploymentEntry(Struct, frozen=True):
     model: Name
     datacenter: Name
     engine: Literal["vllm", "openai", "llama.cpp", "mock"]
-    slots: Count
+    slots: SlotCount
     base_url: str = ""
     upstream_model: str = ""  # empty: the model's id
     parameters: frozenset[str] | None = None  # None: those of the engine
@@ -130,7 +129,7 @@ class FleetFile:
 
     def drain(self, deployment: str, *, draining: bool) -> None:
         self._require(deployment)
-        in_file = {str(one.get("id")): one for one in self._values()["deployments"]}
+        in_file = by_id(self._values())
         if in_file.get(deployment, {}).get("draining", False) is draining:
             self._change(lambda changes: changes.without_draining(deployment))
         else:
@@ -151,8 +150,7 @@ class FleetFile:
         self._before.save(self._changes_path)
 
     def _names(self) -> dict[str, dict[str, Any]]:
-        values = FleetChanges.load(self._changes_path).over(self._values())
-        return {str(one["id"]): one for one in values["deployments"]}
+        return by_id(FleetChanges.load(self._changes_path).over(self._values()))
 
     def _require(self, deployment: str) -> dict[str, Any]:
         entries = self._names()
@@ -178,11 +176,9 @@ class FleetFile:
 
     def _values(self) -> dict[str, Any]:
         try:
-            return tomllib.loads(self._path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise self._invalid(f"it cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise self._invalid(f"it is not TOML: {error}") from error
+            return read_toml(self._path)
+        except TomlRefused as error:
+            raise self._invalid(str(error)) from error
 
     def changed(self) -> bool:
         return self._stamp() != self._seen
@@ -200,12 +196,10 @@ class FleetFile:
 
     @staticmethod
     def _entries(values: Mapping[str, Any]) -> FleetEntries:
-        for place, key, known in _unknown_keys(values, inspect.type_info(FleetEntries), ""):
-            raise FleetInvalid(f"{place}: there is no key {key}.{did_you_mean(key, known)}")
         try:
-            return msgspec.convert(values, FleetEntries)
-        except msgspec.ValidationError as error:
-            raise FleetInvalid(str(error).replace("$.", "")) from error
+            return to_struct(values, FleetEntries)
+        except TomlRefused as error:
+            raise FleetInvalid(str(error)) from error
 
     def _fleet(self, entries: FleetEntries) -> Fleet:
         launches = {}
@@ -232,6 +226,8 @@ class FleetFile:
                 f"{entry.id} has no base_url: mock and llama.cpp are started here,"
                 f" {entry.engine} is not"
             )
+        if "\0" in entry.model_file:
+            raise FleetInvalid(f"{entry.id}: model_file is no path")
         file = self._path.parent / entry.model_file if entry.model_file else None
         return Launch(entry.engine, file, entry.mock.pace_ms, entry.mock.first_token_ms)
 
@@ -290,19 +286,3 @@ def _model(entry: ModelEntry) -> Model:
         modalities=frozenset(entry.modalities),
         pricing=prices,
     )
-
-
-def _unknown_keys(
-    value: object, kind: inspect.Type, place: str
-) -> Iterator[tuple[str, str, list[str]]]:
-    """Place, key and the known keys beside it, of each key that no field has."""
-    if isinstance(kind, inspect.ListType) and isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from _unknown_keys(one, kind.item_type, f"{place}[{number}]")
-    elif isinstance(kind, inspect.StructType) and isinstance(value, Mapping):
-        fields = {field.encode_name: field.type for field in kind.fields}
-        for key, inner in value.items():
-            if key in fields:
-                yield from _unknown_keys(inner, fields[key], f"{place}.{key}".lstrip("."))
-            else:
-                yield place or "the top", key, list(fields)

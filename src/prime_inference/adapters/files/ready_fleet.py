@@ -12,6 +12,7 @@ import msgspec
 from prime_inference.domain.fleet import Fleet, FleetInvalid
 from prime_inference.domain.models import Deployment, Model
 from prime_inference.fleet.ready import ReadyDeployment, parse_down, parse_ready
+from prime_inference.wire.http_client import Origin
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +60,11 @@ class ReadyFleet:
                 return False
             content = self._path.read_bytes()
             ready, down = parse_ready(content), parse_down(content)
+            for one in ready:
+                Origin.parse(one.base_url)
         except FileNotFoundError:
             return False
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             log.error("%s cannot be read: %s", self._path, error)
             return False
         self._seen = mark
@@ -79,13 +82,20 @@ class ReadyFleet:
             await asyncio.sleep(LOOK_SECONDS)
             if not self.read() or not self._models:
                 continue
-            log.info("%d deployments are ready", len(self._ready))
-            datacenters = dict.fromkeys(one.datacenter for one in self.deployments)
             try:
-                serve(Fleet(self.models, self.deployments, tuple(datacenters)))
-            except FleetInvalid as error:
-                log.error("the fleet stays as it is: %s", error)
-            said_down(self.down)
+                self._serve(serve)
+                said_down(self.down)
+            except Exception:  # a defect: the file is read again when this is started again
+                self._seen = None
+                raise
+
+    def _serve(self, serve: Callable[[Fleet], None]) -> None:
+        log.info("%d deployments are ready", len(self._ready))
+        datacenters = dict.fromkeys(one.datacenter for one in self.deployments)
+        try:
+            serve(Fleet(self.models, self.deployments, tuple(datacenters)))
+        except FleetInvalid as error:
+            log.error("the fleet stays as it is: %s", error)
 
     def _take(self, ready: list[ReadyDeployment]) -> None:
         served = {one.model for one in ready}

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
-import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError
 
+from prime_inference.adapters.redis import answers
 from prime_inference.adapters.redis.circuit import StoreCircuit
 from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
@@ -30,14 +30,10 @@ from prime_inference.ports.coordination import (
     PROMPT_S,
     RETURN_S,
     SAFE_FLOOR,
-    Beat,
     BlockAsk,
     BlockGrant,
     BreakerReading,
     BreakerRecord,
-    BreakerSnapshot,
-    BreakerState,
-    Cause,
     CoordinationRefused,
     CoordinationUnavailable,
     OpenTime,
@@ -114,8 +110,8 @@ class RedisCoordination:
             for some in _batched(asks, BLOCKS_PER_COMMAND)
         ]
         async with self._call():
-            answers = await self._scripts.run_many(self._blocks, calls)
-            return [_grant(fields) for fields in chain.from_iterable(answers)]
+            found = await self._scripts.run_many(self._blocks, calls)
+            return [answers.block_grant(fields) for fields in chain.from_iterable(found)]
 
     async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
         calls = [
@@ -127,16 +123,17 @@ class RedisCoordination:
 
     async def trip(self, trip: Trip) -> BreakerRecord:
         times = _open_time(trip.open_time)
-        return _record(await self._breaker("trip", trip.deployment, trip.epoch, trip.cause, *times))
+        return answers.record(
+            await self._breaker("trip", trip.deployment, trip.epoch, trip.cause, *times)
+        )
 
     async def probe(self, ask: ProbeAsk) -> ProbeGrant:
-        granted, record = await self._breaker(
-            "probe", ask.deployment, ask.owner, _us(ask.ttl_s), ask.tickets
+        return answers.probe_grant(
+            await self._breaker("probe", ask.deployment, ask.owner, _us(ask.ttl_s), ask.tickets)
         )
-        return ProbeGrant(bool(granted), _record(record))
 
     async def conclude(self, result: ProbeResult) -> BreakerRecord:
-        return _record(
+        return answers.record(
             await self._breaker(
                 "conclude",
                 result.deployment,
@@ -149,12 +146,7 @@ class RedisCoordination:
         )
 
     async def breakers(self, known_version: int) -> BreakerReading:
-        beat, *news = await self._breaker("read", known_version, _us(BEAT_S))
-        if not news:
-            return BreakerReading(Beat(int(beat)), None)
-        version, *records = news
-        snapshot = BreakerSnapshot(int(version), tuple(_record(record) for record in records))
-        return BreakerReading(Beat(int(beat)), snapshot)
+        return answers.reading(await self._breaker("read", known_version, _us(BEAT_S)))
 
     async def watch(self, listener: Callable[[Push], None]) -> None:
         try:
@@ -167,17 +159,13 @@ class RedisCoordination:
             raise CoordinationUnavailable(f"lost the subscription: {error}") from error
 
     async def acquire(self, ask: RequestAsk) -> RequestGrant:
-        granted, *refusal = await self._request("acquire", ask)
-        if granted:
-            return RequestGrant(True)
-        place, first_ends_us = refusal
-        return RequestGrant(False, ask.limits[place - 1].name, int(first_ends_us) / 1e6)
+        return answers.request_grant(await self._request("acquire", ask), ask)
 
     async def renew(self, ask: RequestAsk) -> bool:
-        return bool(await self._request("renew", ask))
+        return answers.flag(await self._request("renew", ask))
 
     async def release(self, ask: RequestAsk) -> bool:
-        return bool(await self._request("release", ask))
+        return answers.flag(await self._request("release", ask))
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -192,7 +180,7 @@ class RedisCoordination:
         try:
             async with asyncio.timeout(self._limit_s):
                 yield
-        except (RedisError, OSError, TimeoutError, ValueError, TypeError) as error:
+        except (RedisError, OSError, TimeoutError, ValueError, TypeError, ArithmeticError) as error:
             self._circuit.failed(time.monotonic())
             if isinstance(error, ReadOnlyError):  # a primary that was demoted: look for the new one
                 await self._client.connection_pool.disconnect(inuse_connections=False)
@@ -241,8 +229,8 @@ class RedisCoordination:
             asked = False
             if message["type"] == "message":
                 try:
-                    push = _push(msgspec.json.decode(message["data"]))
-                except (ValueError, TypeError):
+                    push = answers.push(message["data"])
+                except CoordinationUnavailable:
                     continue  # not ours; the poll has the truth
                 listener(push)
 
@@ -268,33 +256,6 @@ def _ask(ask: BlockAsk) -> Sequence[Argument]:
     )  # fmt: skip
 
 
-def _grant(fields: Sequence[Any]) -> BlockGrant:
-    epoch, granted, batch, holders, learning, *more, more_in_us = fields
-    recall, owed, safe, capacity = more
-    return BlockGrant(
-        int(epoch), granted, batch, holders, bool(learning), recall, owed, safe, capacity,
-        int(more_in_us) / 1e6,
-    )  # fmt: skip
-
-
 def _batched(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), most):
         yield items[start : start + most]
-
-
-def _push(message: Any) -> Push:
-    return Beat(message) if isinstance(message, int) else _record(message)
-
-
-def _record(fields: Sequence[Any]) -> BreakerRecord:
-    deployment, state, epoch, remaining_us, cause, trips = (
-        field.decode() if isinstance(field, bytes) else field for field in fields
-    )
-    return BreakerRecord(
-        deployment,
-        BreakerState(state),
-        int(epoch),
-        int(remaining_us) / 1e6,
-        Cause(cause),
-        int(trips),
-    )

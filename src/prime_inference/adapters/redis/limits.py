@@ -62,6 +62,8 @@ class RedisLimits:
         async with self._call():
             (answer,) = await self._run("reserve", [(ask, [0] * len(ask.demands))])
             place, *numbers = (int(each) for each in answer)
+            if not (0 <= place <= len(ask.demands) and len(numbers) == 3 * len(ask.demands)):
+                raise ValueError("the store's answer is none of ours")
             states = tuple(
                 LimitState(numbers[i], numbers[i + 1] / 1e6, numbers[i + 2])
                 for i in range(0, len(numbers), 3)
@@ -105,7 +107,7 @@ class RedisLimits:
         try:
             async with asyncio.timeout(self._limit_s):
                 yield
-        except (RedisError, OSError, TimeoutError, ValueError, TypeError) as error:
+        except (RedisError, OSError, TimeoutError, ValueError, TypeError, ArithmeticError) as error:
             self._circuit.failed(time.monotonic())
             told = refusal(error) or f"{type(error).__name__}: {error}"
             raise LimitsUnavailable(told) from error

@@ -20,6 +20,7 @@ from prime_inference.fleet.controller.kubernetes_client import (
 from prime_inference.fleet.controller.reconcile import Found, InstanceState, Start
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.kubernetes import API, LABEL, deployment_documents, frontend_url
+from prime_inference.reliability.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ class KubernetesDatacenter:
 
     async def open(self) -> None:
         """Begin to follow what is there."""
-        self._following = asyncio.create_task(self._follow())
+        background = Background(asyncio.get_running_loop().time)
+        self._following = background.start(f"watch of {self.id}", self._follow)
 
     async def close(self) -> None:
         if self._following is not None:

@@ -24,6 +24,7 @@ from prime_inference.fleet.controller.scaling import Scaling
 from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.fleet import Fleet, read_fleet
 from prime_inference.fleet.launcher.state import StateFolder
+from prime_inference.reliability.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,8 @@ async def control(
 async def _until(stop: asyncio.Event, controller: Controller, file: Path, fleet: Fleet) -> None:
     """Step until told to stop, in the middle of a step too: the next controller goes on."""
     waiting = asyncio.create_task(stop.wait())
-    running = asyncio.create_task(_follow(controller, file, fleet))
+    background = Background(asyncio.get_running_loop().time)
+    running = background.start("controller", lambda: _follow(controller, file, fleet))
     done, _ = await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
     for task in (waiting, running):
         task.cancel()

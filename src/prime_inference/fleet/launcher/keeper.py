@@ -10,6 +10,7 @@ from typing import Literal
 from prime_inference.domain.backoff import Backoff
 from prime_inference.fleet.launcher.processes import Identity, end_group, ended, identity_of, reap
 from prime_inference.fleet.launcher.state import ProcessRecord
+from prime_inference.reliability.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,8 @@ class Keeper:
 
     def run(self) -> None:
         """Start keeping."""
-        self._task = asyncio.create_task(self._keep())
+        background = Background(asyncio.get_running_loop().time)
+        self._task = background.start(self._name, self._keep)
 
     def leave(self) -> None:
         """Stop watching; the process goes on."""

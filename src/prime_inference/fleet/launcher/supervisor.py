@@ -30,6 +30,7 @@ from prime_inference.fleet.launcher.state import (
     StateFolder,
 )
 from prime_inference.fleet.ready import write_ready
+from prime_inference.reliability.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,11 @@ class Supervisor:
             one.up()
         self._start_gateway()
         self._save()
-        self._loops = [asyncio.create_task(self._look()), asyncio.create_task(self._tell_caches())]
+        background = Background(asyncio.get_running_loop().time)
+        self._loops = [
+            background.start("supervisor", self._look),
+            background.start("caches", self._tell_caches),
+        ]
 
     async def close(self, *, stop: bool) -> None:
         """Stop supervising; with `stop`, end every process first."""

@@ -19,18 +19,23 @@ local keep_ms, forget_closed = ARGV[3], tonumber(ARGV[4])
 
 local function text(number) return string.format('%.0f', number) end
 
+local function number(value)  -- what is no whole number of ours is as if it were not there
+  local n = tonumber(value or '')
+  if n and n == math.floor(n) and math.abs(n) < 2 ^ 53 then return n end  -- not nan, not inf
+end
+
 local function decode(value)
   local ok, breaker = pcall(cjson.decode, value)
   if not ok or type(breaker) ~= 'table' or type(breaker.tickets) ~= 'table' then return nil end
   for _, name in ipairs({'epoch', 'open_until', 'closed_at', 'trips', 'answers'}) do
-    breaker[name] = tonumber(breaker[name])
+    breaker[name] = number(breaker[name])
     if breaker[name] == nil then return nil end
   end
   local known = breaker.state == 'closed' or breaker.state == 'open' or breaker.state == 'half_open'
   local causes = {consecutive = true, unreachable = true, rate = true}
   if not known or not causes[breaker.cause] then return nil end
   for owner, deadline in pairs(breaker.tickets) do
-    breaker.tickets[owner] = tonumber(deadline)
+    breaker.tickets[owner] = number(deadline)
   end
   return breaker
 end
@@ -63,7 +68,7 @@ end
 -- the clock; steps backwards move all times back with it
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local latest = tonumber(redis.call('HGET', key, '~latest') or '') or now
+local latest = number(redis.call('HGET', key, '~latest')) or now
 if latest > now then
   each(function(name, breaker)
     breaker.open_until = breaker.open_until - (latest - now)
@@ -74,7 +79,7 @@ if latest > now then
     save(name, breaker)
   end)
 end
-local version = tonumber(redis.call('HGET', key, '~version') or '') or 0
+local version = number(redis.call('HGET', key, '~version')) or 0
 
 local function record(name, breaker)
   if not breaker then return {name, 'closed', '0', '0', 'consecutive', 0} end
@@ -106,7 +111,7 @@ end
 
 if op == 'read' then
   -- a sign of life on the channel, for whoever reads: what it does not hear does not reach it
-  local beat = tonumber(redis.call('HGET', key, '~beat') or '') or 0
+  local beat = number(redis.call('HGET', key, '~beat')) or 0
   if beat > now or now - beat >= tonumber(ARGV[6]) then
     beat = now
     redis.call('HSET', key, '~beat', text(beat))

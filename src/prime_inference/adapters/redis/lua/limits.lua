@@ -16,6 +16,11 @@ local MINUTE = 60000000
 
 local function text(number) return string.format('%.0f', number) end
 
+local function number(value)  -- what is no number of ours is as if it were not there
+  local n = tonumber(value or '')
+  if n and math.abs(n) < 2 ^ 63 then return n end  -- not nan, not inf
+end
+
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local status = redis.call('GET', KEYS[1])
@@ -30,19 +35,19 @@ for i = 1, count do
   }
   local stored = redis.call('HMGET', l.key, 'level', 'at', 'window', 'spent', 'held')
   if l.type == 'rate' then
-    local at = tonumber(stored[2] or '') or now
-    local level = tonumber(stored[1] or '') or l.most
+    local at = number(stored[2]) or now
+    local level = number(stored[1]) or l.most
     l.level = math.min(l.most, level + l.most * math.max(0, now - at) / MINUTE)
     l.asked = math.min(l.amount, l.most)
   else
-    l.held = tonumber(stored[5] or '') or 0
+    l.held = number(stored[5]) or 0
     for _, ended in ipairs(redis.call('ZRANGEBYSCORE', l.holds, '-inf', text(now))) do
-      l.held = l.held - (tonumber(redis.call('HGET', l.amounts, ended) or '') or 0)
+      l.held = l.held - (number(redis.call('HGET', l.amounts, ended)) or 0)
       redis.call('HDEL', l.amounts, ended)
       redis.call('ZREM', l.holds, ended)
     end
-    l.current = tonumber(stored[3] or '') or 0
-    l.spent = tonumber(stored[4] or '') or 0
+    l.current = number(stored[3]) or 0
+    l.spent = number(stored[4]) or 0
     if l.window > l.current then l.current = l.window; l.spent = 0 end
     if l.window == l.current then l.spent = math.max(l.spent, l.seen) end
   end
@@ -66,7 +71,7 @@ end
 local function release(l)
   local amount = redis.call('HGET', l.amounts, member)
   if amount then
-    l.held = l.held - tonumber(amount)
+    l.held = l.held - (number(amount) or 0)
     redis.call('HDEL', l.amounts, member)
     redis.call('ZREM', l.holds, member)
   end
