@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from prime_inference.cli.bench_options import (
+    DEFAULT_CONCURRENCY,
     CancelShare,
     ColdBurst,
     ColdInput,
@@ -30,6 +32,7 @@ from prime_inference.cli.bench_options import (
     Notes,
     Out,
     OutputScale,
+    Overwrite,
     Price,
     Resume,
     ScaleOption,
@@ -51,15 +54,18 @@ from prime_inference.cli.bench_options import (
     log_normal,
     numbers,
     options_of,
+    require_free,
+    searchable,
     workload_of,
 )
 from prime_inference.cli.bench_summary import (
     failures,
     print_summary,
     require_valid,
+    terminated_as_interrupted,
     write_summary,
 )
-from prime_inference.cli.failures import WrongUsage
+from prime_inference.cli.failures import CommandFailed, WrongUsage
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Column, Terminal
 
@@ -121,7 +127,7 @@ def run(
     trace: Trace = None,
     form: Form = None,
     sessions: Sessions = 64,
-    concurrency: Concurrency = "8",
+    concurrency: Concurrency = None,
     cold_rate: ColdRates = "0",
     seeds: Seeds = "42",
     seconds: Seconds = 3600.0,
@@ -153,6 +159,7 @@ def run(
     simulated: Simulated = None,
     note: Notes = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
@@ -161,7 +168,7 @@ def run(
     Examples:
       prime inference bench run --url http://127.0.0.1:8000/api/v1 --model acme/m --out r1
       prime inference bench run ... --trace sessions.jsonl --concurrency 8,16,32 --seeds 1,2,3
-      prime inference bench run ... --cold-rate 0,0.5,1 --find-concurrency --slo e2e=100
+      prime inference bench run ... --cold-rate 0.5 --find-concurrency --slo e2e=100
     """
     from prime_inference.bench.agents.metrics import Hardware, Slo
     from prime_inference.bench.agents.run import Run, Target, sweep
@@ -175,7 +182,8 @@ def run(
     )  # fmt: skip
     try:
         wanted = Slo.parse(slo or ())
-        counts, rates = numbers(concurrency, int), numbers(cold_rate, float)
+        counts = numbers(DEFAULT_CONCURRENCY if concurrency is None else concurrency, int)
+        rates = numbers(cold_rate, float)
         seed_list = numbers(seeds, int)
         options = options_of(
             seconds=seconds, session_rate=session_rate, start_window=start_window,
@@ -189,8 +197,14 @@ def run(
         )  # fmt: skip
     except ValueError as error:
         raise WrongUsage(str(error)) from error
-    if find_concurrency and wanted.e2e is None:
-        raise WrongUsage("--find-concurrency needs a target: --slo e2e=TOKENS_PER_SECOND.")
+    if session_rate is None and 0 in counts and 0 in rates:
+        raise WrongUsage("Nothing would be sent with --concurrency 0 and --cold-rate 0.")
+    if session_rate is not None and concurrency is not None:
+        raise WrongUsage("--session-rate opens the loop; --concurrency does not go with it.")
+    if find_concurrency:
+        searchable(wanted, counts, rates, open_loop=session_rate is not None, resume=resume)
+    if not resume:
+        require_free(out, overwrite=overwrite)
 
     async def measure(progress: BenchProgress) -> None:
         with failures():
@@ -200,7 +214,9 @@ def run(
             )  # fmt: skip
             schemas = None if tools is None else Tools.load(tools)
             out.mkdir(parents=True, exist_ok=True)
-            async with Run(target, workload, options, out, progress, tools=schemas) as bench:
+            async with Run(
+                target, workload, options, out, progress, tools=schemas, cold=any(rates)
+            ) as bench:
                 if find_concurrency:
                     found = await bench.search(
                         wanted, start=counts[0], highest=highest, cold_rate=rates[0],
@@ -215,11 +231,15 @@ def run(
     import uvloop
 
     try:
-        with BenchProgress(plain=plain) as progress:
+        with BenchProgress(plain=plain) as progress, terminated_as_interrupted():
             uvloop.run(measure(progress))
-    finally:
-        if (out / "results.json").exists():
-            summary = write_summary(out, wanted, Hardware(gpus, price), terminal)
+    except BaseException:
+        # what was measured is shown where it can be; what went wrong is what is told
+        with contextlib.suppress(CommandFailed, OSError):
+            if (out / "results.json").exists():
+                write_summary(out, wanted, Hardware(gpus, price), terminal)
+        raise
+    summary = write_summary(out, wanted, Hardware(gpus, price), terminal)
     print_summary(summary, terminal, as_json=output == "json")
     require_valid(summary)
 
@@ -253,6 +273,9 @@ def report(
 def compare(
     a: Annotated[Path, typer.Argument(help="A run's folder.")],
     b: Annotated[Path, typer.Argument(help="Another's.")],
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare runs that differ, or are not valid.")
+    ] = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
@@ -267,11 +290,13 @@ def compare(
     from prime_inference.bench.agents.results import read_results
 
     with failures():
-        found = compared(read_results(a), read_results(b))
+        found = compared(read_results(a), read_results(b), anyway=anyway)
     terminal = Terminal(plain=plain)
     if output == "json":
         terminal.json(msgspec.to_builtins(found))
         return
+    for notice in found[0].notices:
+        terminal.line(notice)
     titles = ("sessions", "cold/s", "metric", "A", "B", "B/A", "95 % interval", "pairs", "differs")
     columns = [Column(t, align="left" if t in ("metric", "differs") else "right") for t in titles]
     terminal.table(f"{a} against {b}", columns, [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -12,6 +13,7 @@ from prime_inference.cli.failures import WrongUsage
 
 if TYPE_CHECKING:
     from prime_inference.bench.agents.generate import LogNormal
+    from prime_inference.bench.agents.metrics import Slo
     from prime_inference.bench.agents.plan import Options
     from prime_inference.bench.agents.workload import Workload
 
@@ -28,8 +30,12 @@ Form = Annotated[
     typer.Option("--form", metavar="weka|mooncake|multi-turn", help="Default: by its first line."),
 ]
 Sessions = Annotated[int, typer.Option("--sessions", min=1, help="Sessions to generate.")]
+DEFAULT_CONCURRENCY = "8"  # a developer's handful of agents; any server carries it
 Concurrency = Annotated[
-    str, typer.Option("--concurrency", metavar="N,...", help="Sessions at a time, to sweep over.")
+    str | None,
+    typer.Option(
+        "--concurrency", metavar="N,...", help="Sessions at a time, to sweep over. Default: 8."
+    ),
 ]
 ColdRates = Annotated[
     str, typer.Option("--cold-rate", metavar="R,...", help="Cold arrivals a second.")
@@ -100,7 +106,7 @@ Slos = Annotated[
 ]
 FindConcurrency = Annotated[
     bool,
-    typer.Option("--find-concurrency", help="Search from the first --concurrency for the most."),
+    typer.Option("--find-concurrency", help="Search from --concurrency for the most."),
 ]
 Highest = Annotated[int, typer.Option("--highest", min=1, help="Where the search ends.")]
 Gpus = Annotated[
@@ -115,14 +121,42 @@ Notes = Annotated[
     list[str] | None, typer.Option("--note", help="For the provenance, e.g. engine flags.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Keep finished points of --out.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
 
 
 def numbers(text: str, kind: Callable[[str], Number]) -> list[Number]:
-    """`1,2,3`. Raises ValueError."""
+    """`1,2,3`, each once. Raises ValueError."""
     found = [kind(part) for part in text.split(",") if part.strip()]
-    if not found or min(found) < 0:
+    if not found or not all(0 <= number < math.inf for number in found):
         raise ValueError(f"numbers with commas between are due, not {text!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{text!r} holds a number twice: the same point would be measured again")
     return found
+
+
+def searchable(
+    slo: Slo, counts: Sequence[int], rates: Sequence[float], *, open_loop: bool, resume: bool
+) -> None:
+    """Raises WrongUsage for what a search for the concurrency cannot heed."""
+    if slo.e2e is None:
+        raise WrongUsage("--find-concurrency needs a target: --slo e2e=TOKENS_PER_SECOND.")
+    if len(counts) > 1 or len(rates) > 1:
+        raise WrongUsage("--find-concurrency takes one --concurrency and one --cold-rate.")
+    if not counts[0]:
+        raise WrongUsage("--find-concurrency begins with at least 1 session.")
+    if open_loop:
+        raise WrongUsage("--find-concurrency is of a closed loop; --session-rate opens it.")
+    if resume:
+        raise WrongUsage("--find-concurrency cannot go on with --resume; it begins anew.")
+
+
+def require_free(folder: Path, *, overwrite: bool) -> None:
+    """Raises WrongUsage if a run's results are there and are not to be replaced."""
+    if (folder / "results.json").exists() and not overwrite:
+        raise WrongUsage(
+            f"{folder} holds a run already.",
+            hint="--resume goes on with it, --overwrite replaces it.",
+        )
 
 
 def log_normal(text: str | None, scale: float, median: float, sigma: float) -> LogNormal:
@@ -132,6 +166,8 @@ def log_normal(text: str | None, scale: float, median: float, sigma: float) -> L
     if text is not None:
         middle, _, spread = text.partition(":")
         median, sigma = float(middle), float(spread) if spread else 0.0
+        if not (0 < median < math.inf and 0 <= sigma < math.inf):
+            raise ValueError(f"a length is MEDIAN[:SIGMA], a median above 0, not {text!r}")
     else:
         median *= scale
     # within a factor of a hundred: a draw beyond that is none that a trace has shown

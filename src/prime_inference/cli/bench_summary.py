@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ class BenchFailed(CommandFailed):
 @contextmanager
 def failures() -> Iterator[None]:
     """Errors of the benchmark as failures of the command."""
-    from prime_inference.bench.agents.compare import NothingToCompare
+    from prime_inference.bench.agents.compare import NotComparable, NothingToCompare
     from prime_inference.bench.agents.endpoint import EndpointRefused
     from prime_inference.bench.agents.prompts import PromptTooShort
     from prime_inference.bench.agents.results import ResultsInvalid
@@ -37,12 +38,37 @@ def failures() -> Iterator[None]:
         yield
     except wrong as error:
         raise WrongUsage(str(error)) from error
+    except NotComparable as error:
+        raise BenchFailed(
+            str(error), hint="--anyway compares them, and says so beside it"
+        ) from error
     except (CalibrationFailed, NothingToCompare) as error:
         raise BenchFailed(str(error)) from error
     except EndpointRefused as error:
         raise BenchFailed(f"The endpoint did not answer a first small request: {error}") from error
     except OSError as error:
         raise BenchFailed(f"{error.filename or ''} {error.strerror}".strip()) from error
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does, with its records; the exit code is 143."""
+    told = False
+
+    def tell(*_: object) -> None:
+        nonlocal told
+        told = True
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, tell)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if told:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def write_summary(folder: Path, slo: Any, hardware: Any, terminal: Terminal) -> Summary:
@@ -82,6 +108,14 @@ def print_summary(summary: Summary, terminal: Terminal, *, as_json: bool) -> Non
     for notice in summary.provenance.simulated:
         terminal.line(f"SIMULATED: {notice}")
     terminal.table("warm requests; output of all requests", columns, rows)
+    for point in summary.points:
+        found = point.classes.get("all")
+        if found and (found.usage_doubtful or found.prompt_mismatches or found.impossible_hits):
+            terminal.line(
+                f"USAGE, point {point.run.number}: of {found.ok} answers {found.usage_doubtful}"
+                f" tell doubtful output tokens, {found.prompt_mismatches} other prompt tokens,"
+                f" {found.impossible_hits} impossible cached tokens"
+            )
 
 
 def require_valid(summary: Summary) -> None:

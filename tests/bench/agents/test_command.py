@@ -80,12 +80,14 @@ def test_one_command_measures_a_sweep_and_says_that_it_was_a_mock(
 def test_a_report_holds_its_plots_and_its_notice(bench: Bench, engine: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "r"
-    bench(*measuring(engine, out, "--concurrency", "2", "--seeds", "1", "--seconds", "0.5"))
+    done = bench(*measuring(engine, out, "--concurrency", "2", "--seeds", "1", "--seconds", "0.5",
+                            "--simulated", r"a price of $\frac$ and $x_1"))  # fmt: skip
+    assert done.returncode == 0, done.stderr
     page = (out / "report.html").read_text()
     pictures = sorted(path.name for path in out.glob("*.png"))
     assert pictures == ["depth.png", "frontier.png", "timeline.png"]
     assert page.count("data:image/png;base64,") == len(pictures)
-    assert page.count("(simulated: mock engine: no model behind these numbers)") >= len(pictures)
+    assert page.count("(simulated: mock engine: no model behind these numbers; ") >= len(pictures)
     assert 'src="http' not in page
 
 
@@ -163,6 +165,7 @@ def test_a_generated_workload_reads_back_with_its_delays(bench: Bench, tmp_path:
         (["--scale", "2"], "a scale of input"),
         (["--fault", "kill"], "a fault is"),
         (["--find-concurrency"], "needs a target"),
+        (["--session-rate", "1", "--concurrency", "2"], "does not go with it"),
         (["--model", "mock/status-503"], "did not answer"),
     ],
 )
@@ -186,7 +189,30 @@ def test_two_runs_are_compared(bench: Bench, engine: str, tmp_path: Path) -> Non
                          "--seeds", "1"))  # fmt: skip
     done = bench("compare", str(tmp_path / "a"), str(tmp_path / "b"), "-o", "json")
     assert done.returncode == 0, done.stderr
-    assert {c["metric"] for c in json.loads(done.stdout)} >= {"e2e_norm_intvty_p90", "ttft_p50"}
+    found = json.loads(done.stdout)
+    assert {c["metric"] for c in found} >= {"e2e_norm_intvty_p90", "ttft_p50"}
+    assert [notice[:12] for notice in found[0]["notices"]] == ["SIMULATED, A", "SIMULATED, B"]
+
+
+def test_a_run_of_texts_has_cold_arrivals_too_and_is_not_overwritten(
+    bench: Bench, engine: str, tmp_path: Path
+) -> None:
+    trace, out = tmp_path / "texts.jsonl", tmp_path / "r"
+    trace.write_text('{"turns": [{"text": "one"}, {"text": "two", "delay": 50}]}')
+    arguments = ["run", "--url", engine, "--model", "mock/plain", "--out", str(out), "--trace",
+                 str(trace), "--concurrency", "1", "--cold-rate", "20", "--cold-input", "100",
+                 "--cold-output", "5", "--seconds", "0.5", "--lag-bound", "10",
+                 "--plain"]  # fmt: skip
+    done = bench(*arguments, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    (point,) = json.loads(done.stdout)["points"]
+    assert point["classes"]["cold"]["ok"] > 0
+    assert point["classes"]["warm"]["ok"] > 0
+    before = (out / "results.json").read_bytes()
+    again = bench(*arguments)
+    assert again.returncode == 1
+    assert "holds a run already" in again.stderr
+    assert (out / "results.json").read_bytes() == before
 
 
 def test_the_generator_measures_itself(bench: Bench) -> None:

@@ -234,3 +234,77 @@ async def test_another_point_or_run_with_the_same_seed_finds_nothing_cached() ->
     assert one.split()[:8] != other.split()[:8]
     assert one.split()[8:] == other.split()[8:]
     assert one == again
+
+
+async def test_subagents_in_flight_have_the_grace_when_their_parent_has_no_time_left() -> None:
+    branch = Subagent(after_turn=0, delay=0.0, session=session("s/sub", 1, output=60))
+    for cap in (None, 10.0):
+        async with MockEngine(pace=0.02) as engine:
+            records, run = await measured(
+                engine, workload(session(turns=2, delay=60.0, subagents=[branch])), ONE_LANE,
+                seconds=0.3, system_idle_cap=cap,
+            )  # fmt: skip
+        assert {(r.session, r.outcome) for r in records} == {("s", "ok"), ("s/sub", "ok")}
+        assert run.end - run.start >= 1.0
+
+
+async def test_a_point_lasts_its_seconds_even_if_nothing_is_due_any_more() -> None:
+    async with MockEngine() as engine:
+        _, run = await measured(
+            engine, workload(session(turns=2, delay=60.0)), ONE_LANE, seconds=0.4,
+            system_idle_cap=None,
+        )  # fmt: skip
+    assert run.end - run.start >= 0.4
+
+
+async def test_in_an_open_loop_a_wait_is_what_the_server_left_of_it() -> None:
+    work = workload(session(turns=3, delay=0.3))
+    async with MockEngine(first_token=0.1) as engine:
+        records, _ = await measured(engine, work, Point(0, 0.0, 2), session_rate=2.0, seconds=2.0)
+    play = [r for r in records if r.play == 0]
+    for before, after in pairwise(play):
+        assert after.wait == pytest.approx(max(0.0, after.intended - before.end), abs=1e-4)
+        assert after.wait < 0.25
+    assert len(play) > 1
+
+
+async def test_in_an_open_loop_a_slow_subagent_is_not_the_generators_lag() -> None:
+    branch = Subagent(after_turn=0, delay=0.0, session=session("s/sub", 1, output=40))
+    tree = session(turns=2, delay=0.1, subagents=[branch], waits={1: (0,)})
+    async with MockEngine(pace=0.02) as engine:
+        records, _ = await measured(
+            engine, workload(tree), Point(0, 0.0, 2), session_rate=5.0, seconds=1.0
+        )
+    ends = {(r.session, r.turn): r for r in records if r.play == 0}
+    assert ends["s", 1].due >= ends["s/sub", 0].end
+    assert ends["s", 1].intended < ends["s/sub", 0].end
+
+
+async def test_faults_run_beside_each_other_and_do_not_stretch_the_point() -> None:
+    faults = (Fault(0.0, "sleep 60"), Fault(0.1, "false"))
+    async with MockEngine() as engine:
+        _, run = await measured(
+            engine, workload(session(delay=0.05)), ONE_LANE, faults=faults, seconds=1.0
+        )
+    assert [fault.told for fault in run.faults] == [
+        "sleep 60 (still ran at the end)", "false (exit code 1)",
+    ]  # fmt: skip
+    assert run.end < 30
+
+
+async def test_cold_requests_are_given_up_as_well() -> None:
+    async with MockEngine(pace=0.005) as engine:
+        records, _ = await measured(
+            engine, workload(session()), Point(0, 50.0, 5), seconds=0.3, cancel_share=1.0,
+            cold_input=LogNormal(50, 0.0, 20, 200), cold_output=LogNormal(20, 0.0, 1, 20),
+        )  # fmt: skip
+    assert records
+    assert {r.outcome for r in records} == {"cancelled"}
+
+
+async def test_a_sessions_name_ends_no_header() -> None:
+    async with MockEngine() as engine:
+        await measured(engine, workload(session("a\r\nx-evil: 1")), ONE_LANE, seconds=0.1)
+        headers = {bytes(name).lower(): bytes(value) for name, value in engine.requests[0].headers}
+    assert b"x-evil" not in headers
+    assert headers[b"x-session-id"] == b"a%0D%0Ax-evil:%201-0"

@@ -244,3 +244,34 @@ def test_speed_is_told_by_the_depth_of_the_context() -> None:
         record(0, 0.1, 9, 10, kind="cold"),
     ).by_depth
     assert {name: d.p50 for name, d in found.items()} == {"0-1000": 0.1, "4000-16000": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"completion_tokens": 100}, "output tokens that do not fit"),
+        ({"prompt_tokens": 2000}, "prompt tokens other than"),
+        ({"cached_tokens": 3000}, "more cached tokens than is possible"),
+        ({"cached_tokens": 3000, "input_tokens": 0}, "more cached tokens than is possible"),
+    ],
+)
+def test_a_server_that_tells_impossible_counts_is_not_measured(
+    told: dict[str, Any], reason: str
+) -> None:
+    lies = [record(n, 0.1, 1.0, 10, **told) for n in range(2)]
+    for lie in lies:
+        judge(lie, 64)
+    honest = [record(n, 0.1, 1.0, 10) for n in range(98)]
+    found = point(*honest, *lies, slo=Slo(e2e=1))
+    assert not found.valid
+    assert reason in found.invalid_because[0]
+    assert found.classes["all"].goodput_share == pytest.approx(0.98)
+    assert point(*honest, *honest, lies[0]).valid
+
+
+def test_a_bin_in_which_nothing_was_sent_does_not_undo_a_recovery() -> None:
+    before = [record(n, 0.1, 1.0, 10) for n in range(5)]
+    after = [record(n, 0.1, 1.0, 10) for n in (6, 17)]
+    run = PointRun(point=Point(1, 0.0, 0), number=0, start=0.0, end=20.0, lag_p99=0.0,
+                   send_lag_p99=0.0, load=(0.0, 0.0))  # fmt: skip
+    assert recovery([*before, *after], run, 5.0) == 0.0

@@ -128,6 +128,44 @@ BROKEN = {
     "a message without a role": (GOOD_ROW, {"messages": [{"content": ""}]}, "messages[0].role"),
     "no output": (GOOD_ROW, {"input_length": 1, "output_length": 0}, "output_length"),
     "a turn without text": ({"turns": [{"text": "x"}]}, {"turns": [{"delay": 1}]}, "turns[0]"),
+    "a negative time": (GOOD_WEKA, weka(call(-1, 100, 5, [0])), "requests[0].t"),
+    "a negative api_time": (
+        GOOD_WEKA,
+        weka(call(0, 100, 5, [0]) | {"api_time": -1}),
+        "requests[0].api_time",
+    ),
+    "a negative block": (GOOD_WEKA, weka(call(0, 100, 5, [-1])), "requests[0].hash_ids[0]"),
+    "a negative system prompt": (GOOD_WEKA, weka(system_tokens=-1), "system_tokens"),
+    "a system prompt beyond any input": (
+        GOOD_WEKA,
+        weka(call(0, 100, 5, [0]), system_tokens=101),
+        "system_tokens",
+    ),
+    "more tokens than any model": (GOOD_WEKA, weka(call(0, 10**30, 5, [])), "requests[0].in"),
+    "a nest": (GOOD_WEKA, '{"totals": ' + '{"a": ' * 100_000 + "}" * 100_001, ""),
+    "a negative delay": (GOOD_ROW, {"input_length": 1, "delay": -1}, "delay"),
+    "a negative id": (GOOD_ROW, {"input_length": 1, "hash_ids": [-1]}, "hash_ids[0]"),
+    "a role that is none": (
+        GOOD_ROW,
+        {"messages": [{"role": "wizard", "content": ""}]},
+        "messages[0].role",
+    ),
+    "content of a wrong kind": (
+        GOOD_ROW,
+        {"messages": [{"role": "user", "content": 7}]},
+        "messages[0].content",
+    ),
+    "no content": (GOOD_ROW, {"messages": [{"role": "user"}]}, "messages[0].content"),
+    "a turn of no role": (
+        {"turns": [{"text": "x"}]},
+        {"turns": [{"text": "x", "role": "wizard"}]},
+        "turns[0].role",
+    ),
+    "a turn before its time": (
+        {"turns": [{"text": "x"}]},
+        {"turns": [{"text": "x", "delay": -1}]},
+        "turns[0].delay",
+    ),
     "no turn": ({"turns": [{"text": "x"}]}, {"turns": []}, "turns"),
 }
 

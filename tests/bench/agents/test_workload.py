@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prime_inference.bench.agents.blocks import SeenBlocks, ids, to_runs
 from prime_inference.bench.agents.generate import generate
 from prime_inference.bench.agents.scale import CannotScale, Scale, scaled
+from prime_inference.bench.agents.traces.write import weka_objects
 from prime_inference.bench.agents.workload import (
     Session,
     Turn,
@@ -118,3 +119,15 @@ def test_a_generated_turn_never_starts_before_what_it_waits_for() -> None:
         for waiting in session.turns:
             for n in waiting.waits_for:
                 assert session.subagents[n].session.turns[-1].start <= waiting.start
+
+
+def test_a_scale_that_leaves_less_than_a_token_of_a_block_is_refused() -> None:
+    work = workload(turn(6400, list(range(100))))
+    assert scaled(work, Scale(input=1 / 64)).scale == 1 / 64
+    with pytest.raises(CannotScale, match="the smallest is 1/64"):
+        scaled(work, Scale(input=1 / 128))
+
+
+def test_a_written_workload_tells_its_real_scale() -> None:
+    (written,) = weka_objects(scaled(workload(turn(6400, list(range(100)))), Scale(input=0.03)))
+    assert written["totals"] == {"input_scale": 2 / 64}

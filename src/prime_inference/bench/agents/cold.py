@@ -33,35 +33,25 @@ class ColdStream:
         self._options = options
         self._rate = point.cold_rate
         self._rng = random.Random(f"cold {point.seed}")
+        # of its own: who gives up must not change what arrives
+        self._cancels = random.Random(f"cold cancels {point.seed}")
         self._nonce = nonce
-        self._tasks: set[asyncio.Task[object]] = set()
 
     async def run(self, start: float) -> None:
         """All arrivals of the profiling phase; returns when the last answer has ended."""
         options = self._options
         times = arrivals(self._rate, options.cold_burst, options.seconds, self._rng)
-        try:
+        async with asyncio.TaskGroup() as group:
             for number, time in enumerate(times):
                 planned = self._planned(number, start + time)
                 await asyncio.sleep(planned.due - self._sender.now)
-                task = asyncio.create_task(self._sender.send(planned))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            while self._tasks:
-                await asyncio.wait(self._tasks)
-        finally:
-            await self._settle()
-
-    async def _settle(self) -> None:
-        left = list(self._tasks)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+                group.create_task(self._sender.send(planned))
 
     def _planned(self, number: int, due: float) -> Planned:
         least = self._vocabulary.first_user + MARKER_WORDS
         tokens = max(least, round(self._options.cold_input.draw(self._rng)))
         output = max(1, round(self._options.cold_output.draw(self._rng)))
+        gives_up = self._cancels.random() < self._options.cancel_share
         key = f"{self._nonce} {number}"
         messages = cold_messages(self._vocabulary, key, tokens)
         return Planned(
@@ -69,4 +59,5 @@ class ColdStream:
             body=self._sender.body(messages, output), intended=due, due=due,
             asked_tokens=output, input_tokens=tokens, hit_tokens=0,
             tolerance=self._vocabulary.first_user + MARKER_WORDS,
+            cancel_after=max(1, output // 2) if gives_up else None,
         )  # fmt: skip

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from prime_inference.bench.agents.metrics import Hardware, Slo
 from prime_inference.bench.agents.percentiles import percentile
 from prime_inference.bench.agents.records import Record
-from prime_inference.bench.agents.results import Results
+from prime_inference.bench.agents.results import Results, differing
+from prime_inference.bench.agents.summary import summarise
 
 RESAMPLES = 1000  # of the bootstrap; the ends of a 95 % interval then rest on 25 each
 SEED = 20_26  # of the resampling: the same files give the same interval
@@ -21,10 +23,34 @@ class NothingToCompare(ValueError):
     """The two runs have no measurement in common."""
 
 
+class NotComparable(ValueError):
+    """Two runs whose difference would not be the server's. `reasons` say what differs."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("the two runs cannot be compared: " + "; ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
+def objections(a: Results, b: Results) -> list[str]:
+    """Why a difference between two runs may be another than that of what served them.
+
+    What they are compared for may differ: the server and the model.
+    """
+    compared_for = ("base_url", "model", "workload")  # a workload is its bytes, not its name
+    names = [name for name in differing(a.plan, b.plan) if name not in compared_for]
+    found = [f"{', '.join(names)} differ"] if names else []
+    for letter, results in (("A", a), ("B", b)):
+        if results.state != "complete":
+            found.append(f"{letter} is {results.state}")
+        for point in summarise(results, Slo(), Hardware()).points:
+            found += [f"{letter}, point {point.run.number}: {r}" for r in point.invalid_because]
+    return found
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One metric at one setting: A, B, and B/A with its 95 % interval over `pairs` of trees.
 
-    `differs` is whether that interval leaves 1 out.
+    `notices` are what must be said beside it; `differs` is whether that interval leaves 1 out.
     """
 
     sessions: int
@@ -37,6 +63,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     pairs: int
+    notices: tuple[str, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -75,11 +102,17 @@ METRICS = {
 }
 
 
-def compare(a: Results, b: Results) -> list[Comparison]:
+def compare(a: Results, b: Results, *, anyway: bool = False) -> list[Comparison]:
     """Warm and subagent requests of trees that both runs played at the same setting and seed.
 
-    Raises NothingToCompare.
+    `anyway` makes the objections notices. Raises NothingToCompare, NotComparable.
     """
+    against = objections(a, b)
+    if against and not anyway:
+        raise NotComparable(against)
+    notices = tuple(f"SIMULATED, {letter}: {notice}" for letter, results in (("A", a), ("B", b))
+                    for notice in results.provenance.simulated)  # fmt: skip
+    notices += tuple(f"NOT COMPARABLE: {reason}" for reason in against)
     ours, theirs = _by_setting(a), _by_setting(b)
     found: list[Comparison] = []
     for setting in sorted(ours.keys() & theirs.keys()):
@@ -90,7 +123,7 @@ def compare(a: Results, b: Results) -> list[Comparison]:
             found += [_compared(setting, name, units) for name in METRICS]
     if not found:
         raise NothingToCompare("the two runs share no session at the same setting and seed")
-    return found
+    return [msgspec.structs.replace(one, notices=notices) for one in found]
 
 
 Tree = tuple[int, str]

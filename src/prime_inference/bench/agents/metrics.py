@@ -33,8 +33,11 @@ class Slo(msgspec.Struct, frozen=True):
         return cls(**values)
 
     def held(self, record: Record) -> bool:
-        """Whether a request counts for goodput: complete, its calls valid, and in time."""
+        """Whether a request counts for goodput: complete, its calls valid, its counts
+        possible, and in time."""
         if not record.ok or record.truncated or record.invalid_calls or record.osl < 1:
+            return False
+        if record.usage_wrong:
             return False
         if self.ttft is not None and (record.ttft is None or record.ttft > self.ttft):
             return False
@@ -147,7 +150,7 @@ def point_metrics(
         sessions_completed=len(completed),
         session_seconds=Distribution.of(seconds),
         recovery_seconds={
-            f"{fault.at - run.start:.1f}s {fault.command}": recovery(profiled, run, fault.at)
+            f"{fault.at - run.start:.1f}s {fault.told}": recovery(profiled, run, fault.at)
             for fault in run.faults
         },
         cost_per_million_output=_ratio(price, sum(r.osl for r in profiled if r.ok) / 1e6),
@@ -240,7 +243,7 @@ def completed_plays(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def session_seconds(play: Sequence[Record]) -> float:
-    """From the first send to the last end, less the delays between turns."""
+    """From the first send to the last end, less the waits between turns as they were."""
     return play[-1].end - play[0].sent - sum(r.wait for r in play[1:])
 
 
@@ -261,6 +264,8 @@ def recovery(records: Sequence[Record], run: PointRun, at: float) -> float | Non
     for n in range(math.ceil((last_send - at) / RECOVERY_BIN)):
         begin = at + n * RECOVERY_BIN
         inside = [r for r in ended if begin <= r.sent < begin + RECOVERY_BIN]
+        if not inside:
+            continue  # nobody asked: it says neither this nor that
         if _fine(inside, before):
             recovered = begin - at if recovered is None else recovered
         else:
@@ -269,8 +274,6 @@ def recovery(records: Sequence[Record], run: PointRun, at: float) -> float | Non
 
 
 def _fine(inside: Sequence[Record], before: float) -> bool:
-    if not inside:
-        return False
     success = sum(r.ok for r in inside) / len(inside)
     return success >= RECOVERED_SUCCESS and not _speed(inside) < RECOVERED_SPEED * before
 
@@ -294,11 +297,27 @@ def _invalid_because(
         (all_.failed / ended > failed_limit, lambda: (
             f"{all_.failed} of {ended} requests failed; the limit is {failed_limit:.0%}")),
         (overflows / ended > OVERFLOW_LIMIT, lambda: f"{overflows} prompts were too long"),
+        *_usage_checks(all_),
     ]  # fmt: skip
     return tuple(reason() for wrong, reason in checks if wrong)
 
 
 OVERFLOW_LIMIT = 0.01  # AgentX: context_overflow_rate_exceeded
+USAGE_LIMIT = 0.01  # of successes: a P99 then rests on counts that are possible
+
+
+def _usage_checks(all_: ClassMetrics) -> list[tuple[bool, Callable[[], str]]]:
+    """Every figure rests on the server's counts: too many impossible ones make a point void."""
+    kinds = (
+        (all_.usage_doubtful, "output tokens that do not fit what came"),
+        (all_.prompt_mismatches, "prompt tokens other than what was sent"),
+        (all_.impossible_hits, "more cached tokens than is possible"),
+    )
+
+    def reason(count: int, what: str) -> Callable[[], str]:
+        return lambda: f"{count} of {all_.ok} answers tell {what}; the limit is {USAGE_LIMIT:.0%}"
+
+    return [(count > USAGE_LIMIT * all_.ok, reason(count, what)) for count, what in kinds]
 
 
 def _share(tokens: int, records: Sequence[Record]) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
+import shutil
 from typing import Any
 
 import msgspec
@@ -23,7 +25,15 @@ class Fault(msgspec.Struct, frozen=True):
         at, colon, command = text.partition(":")
         if not colon or not shlex.split(command):
             raise ValueError(f"a fault is SECONDS:COMMAND, not {text!r}")
-        return cls(float(at), command.strip())
+        fault = cls(float(at), command.strip())
+        program = fault.arguments[0]
+        if shutil.which(program) is None:
+            raise ValueError(f"a fault's command is not there, or not to be run: {program}")
+        return fault
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.at < math.inf:
+            raise ValueError(f"a fault's time is not below 0 and has an end, not {self.at}")
 
     @property
     def arguments(self) -> list[str]:
@@ -65,16 +75,32 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         low, high = self.start_window
         if not 0 <= low <= high <= 1:
             raise ValueError(f"the start window is two shares in order, not {low}, {high}")
-        if self.seconds <= 0:
-            raise ValueError("a point lasts longer than nothing")
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"a point lasts longer than nothing and has an end: {self.seconds} s")
+        if self.session_rate is not None and not 0 < self.session_rate < math.inf:
+            raise ValueError(f"a rate of sessions is above 0, not {self.session_rate}")
+        for name in ("idle_cap", "system_idle_cap", "grace", "timeout", "lag_bound"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is not below 0 and has an end, not {value}")
+        for fault in self.faults:
+            if fault.at >= self.seconds:
+                raise ValueError(
+                    f"the fault at {fault.at:g} s would never come: a point ends after"
+                    f" {self.seconds:g} s"
+                )
         if not 0 <= self.cancel_share <= 1:
             raise ValueError(f"the cancel share is between 0 and 1, not {self.cancel_share}")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that decides what is sent."""
+    """Everything that decides what is sent, and where. `tools_sha256` is of the definitions;
+    None without tools."""
 
     workload: str
+    form: str = ""
+    base_url: str = ""
+    tools_sha256: str | None = None
     workload_sha256: str
     model: str
     points: tuple[Point, ...]

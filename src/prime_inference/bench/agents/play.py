@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
-from collections.abc import Mapping, Sequence
+import string
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -103,19 +106,25 @@ class Play:
         try:
             for index in range(begin, len(session.turns)):
                 turn = session.turns[index]
+                wait = turn.delay
                 if index > begin:
                     ends = [await branches[n] for n in turn.waits_for if n in branches]
-                    due = max([end, *ends]) + turn.delay
+                    end = max([end, *ends])  # of all that it waits for
+                    due = end + turn.delay
                 intended = due
                 if schedule is not None:
                     intended = schedule + turn.start - session.turns[0].start
-                    due = max(intended, end if index > begin else intended)
-                record = await self._turn(session, index, history, kind, intended, due)
+                    due = max(intended, end) if index > begin else intended
+                    wait = due - end if index > begin else wait  # what a slow server left of it
+                record = await self._turn(session, index, history, kind, intended, due, wait)
                 end = record.end
                 if record.outcome == OVERFLOW:
                     break
                 self._branch(session, index, end, branches)
             return max([end, *[await task for task in branches.values()]])
+        except PlayEnded:
+            await _grace(branches.values())
+            raise
         finally:
             await _settle(branches.values())
 
@@ -133,9 +142,8 @@ class Play:
 
     async def _turn(
         self, session: Session, index: int, history: list[Mapping[str, Any]], kind: Kind,
-        intended: float, due: float,
+        intended: float, due: float, wait: float,
     ) -> Record:  # fmt: skip
-        wait = session.turns[index].delay
         return await self._send(session, index, history, "profiling", kind, intended, due, wait)
 
     async def _send(
@@ -207,11 +215,24 @@ class Play:
 
     def _headers(self, session: Session) -> bytes:
         """The affinity headers that AgentX's client sends."""
-        own = self._name if session is self.tree else f"{self._name}/{session.id}"
+        tree = _header_value(self._name)
+        own = tree if session is self.tree else f"{tree}/{_header_value(session.id)}"
         lines = f"x-correlation-id: {own}\r\nx-session-id: {own}\r\nx-dynamo-session-id: {own}\r\n"
         if session is not self.tree:
-            lines += f"x-dynamo-parent-session-id: {self._name}\r\n"
-        return lines.encode("ascii", "replace")
+            lines += f"x-dynamo-parent-session-id: {tree}\r\n"
+        return lines.encode("ascii")
+
+
+def _header_value(name: str) -> str:
+    """A trace's own name without what could end a header: percent-encoded beyond the visible."""
+    return urllib.parse.quote(name, safe=string.punctuation)
+
+
+async def _grace(tasks: Iterable[asyncio.Task[float]]) -> None:
+    """What is in flight at the end of the point comes to its end, as long as the grace lasts."""
+    for task in tasks:
+        with contextlib.suppress(PlayEnded):
+            await task
 
 
 async def _settle(tasks: Any) -> None:

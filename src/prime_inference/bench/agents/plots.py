@@ -56,7 +56,8 @@ def _say_what_is_not_real(figure: Any, summary: Summary) -> None:
     if summary.state != "complete":
         notices.append(f"PARTIAL: the run is {summary.state}")
     if notices:
-        figure.suptitle("\n".join(notices), color="crimson", fontsize=10, fontweight="bold")
+        figure.suptitle("\n".join(notices), color="crimson", fontsize=10, fontweight="bold",
+                        parse_math=False)  # fmt: skip
 
 
 def _frontier(axes: Any, summary: Summary, results: Results) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,11 +28,22 @@ YOUNG_OBJECTS = 100_000  # between collections: one costs milliseconds once thou
 
 
 class FaultRun(msgspec.Struct, frozen=True):
-    """A fault as it happened: seconds since the point began, and the command's exit code."""
+    """A fault as it happened: seconds since the point began, and the command's exit code.
+
+    `cut` says that the command still ran at the point's end and was ended.
+    """
 
     at: float
     command: str
     code: int
+    cut: bool = False
+
+    @property
+    def told(self) -> str:
+        """The command, and what became of it where it did not go well."""
+        if self.cut:
+            return f"{self.command} (still ran at the end)"
+        return f"{self.command} (exit code {self.code})" if self.code else self.command
 
 
 class PointRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +96,7 @@ class Measurement:
         trees = Trees(self._workload, sender, play)
         faults: list[FaultRun] = []
         with rare_collections():
-            load = [_faults(options.faults, sender, faults)]
+            load: list[Coroutine[Any, Any, None]] = []
             start = 0.0
             if options.session_rate is None and point.sessions:
                 lanes = Lanes(trees, point.sessions, options, point.seed)
@@ -96,10 +107,13 @@ class Measurement:
                 load.append(OpenSessions(trees, options.session_rate, options, point.seed).run(0.0))
             if point.cold_rate:
                 load.append(self._cold(sender, point, play.nonce).run(start))
-            async with LagProbe() as probe:
+            # a point lasts its seconds even if nothing is due any more
+            load.append(asyncio.sleep(start + options.seconds - sender.now))
+            async with LagProbe() as probe, FaultRuns(options.faults, sender, start, faults):
                 await _bounded(load, start + options.seconds + options.grace - sender.now)
+                end = sender.now
         return PointRun(
-            point=point, number=number, start=start, end=sender.now,
+            point=point, number=number, start=start, end=end,
             lag_p99=_p99(probe.samples), send_lag_p99=_p99(lags),
             load=(load_before, os.getloadavg()[0]), faults=tuple(faults),
             skipped=sender.idle.skipped,
@@ -142,20 +156,56 @@ async def _bounded(load: list[Coroutine[Any, Any, None]], seconds: float) -> Non
     try:
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
-            task.result()
+            if (error := task.exception()) is not None:
+                raise _first(error)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _faults(faults: tuple[Fault, ...], sender: Sender, ran: list[FaultRun]) -> None:
-    start = sender.now
-    for fault in sorted(faults, key=lambda f: f.at):
-        await asyncio.sleep(start + fault.at - sender.now)
+def _first(error: BaseException) -> BaseException:
+    """What went wrong, out of the group that a task group makes of it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class FaultRuns:
+    """Runs every fault at its time, beside each other; what still runs at the exit is ended."""
+
+    def __init__(
+        self, faults: Iterable[Fault], sender: Sender, start: float, ran: list[FaultRun]
+    ) -> None:
+        self._faults = faults
+        self._sender = sender
+        self._start = start
+        self._ran = ran
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> None:
+        self._tasks = [asyncio.create_task(self._run(fault)) for fault in self._faults]
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._ran.sort(key=lambda run: run.at)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    async def _run(self, fault: Fault) -> None:
+        await asyncio.sleep(self._start + fault.at - self._sender.now)
         process = await asyncio.create_subprocess_exec(*fault.arguments)
-        at = sender.now
-        ran.append(FaultRun(at, fault.command, await process.wait()))
+        at = self._sender.now
+        cut = False
+        try:
+            await process.wait()
+        except asyncio.CancelledError:
+            process.kill()
+            cut = True
+        self._ran.append(FaultRun(at, fault.command, await process.wait(), cut))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,8 @@ MOCK_NOTICE = "mock engine: no model behind these numbers"
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """`simulated` is empty for a real model on real hardware; else it is said on every figure.
 
-    `nonce` is in every cache-bust marker of the run.
+    `nonce` is in every cache-bust marker of the run; `earlier` are the runs that measured the
+    points which a resumed run has kept, the oldest first.
     """
 
     started: str
@@ -36,6 +37,24 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     workload_notes: tuple[str, ...]
     simulated: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    earlier: tuple[Provenance, ...] = ()
+
+    def after(self, earlier: Provenance) -> Provenance:
+        """Of a run that goes on with what `earlier` measured: nothing said of that is lost."""
+        return msgspec.structs.replace(
+            self,
+            simulated=tuple(dict.fromkeys((*earlier.simulated, *self.simulated))),
+            notes=tuple(dict.fromkeys((*earlier.notes, *self.notes))),
+            earlier=(*earlier.earlier, msgspec.structs.replace(earlier, earlier=())),
+        )
+
+    def other_server(self, earlier: Provenance) -> str | None:
+        """Why this is not the server of `earlier`, as far as servers tell; None if it may be."""
+        if (MOCK_NOTICE in self.simulated) != (MOCK_NOTICE in earlier.simulated):
+            return "one is the mock engine and the other is not"
+        if self.served_by != earlier.served_by:
+            return f"it calls itself {self.served_by}, then {earlier.served_by}"
+        return None
 
 
 def provenance(

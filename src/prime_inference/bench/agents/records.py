@@ -69,6 +69,11 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.outcome not in (UNFINISHED, CANCELLED)
 
     @property
+    def usage_wrong(self) -> bool:
+        """Whether what the server counts contradicts what was sent or what came."""
+        return self.usage_doubtful or self.prompt_mismatch or self.impossible_hit
+
+    @property
     def osl(self) -> int:
         """Output tokens: the server's count, else the events with content."""
         return self.events if self.completion_tokens is None else self.completion_tokens

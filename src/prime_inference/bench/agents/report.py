@@ -26,8 +26,8 @@ POINT_COLUMNS = (
     "class", "requests", "ok", "failed", "truncated", "TTFT P50 s", "TTFT P90 s",
     "TTFT from intended P90 s", "ITL P50 ms", "ITL P90 ms", "ITL P99 ms", "E2E P50 tok/s/user",
     "E2E P75 tok/s/user", "E2E P90 tok/s/user", "decode P90 tok/s/user", "output tok/s/GPU",
-    "total tok/s/GPU", "theoretical hit", "cached", "impossible hits", "goodput 1/s",
-    "goodput share",
+    "total tok/s/GPU", "theoretical hit", "cached", "impossible hits", "prompt mismatches",
+    "usage doubtful", "goodput 1/s", "goodput share",
 )  # fmt: skip
 
 
@@ -107,6 +107,7 @@ def _class_row(name: str, c: ClassMetrics) -> list[str]:
         f"{c.e2e_norm_intvty.p75:.2f}", f"{c.e2e_norm_intvty.p90:.2f}", f"{c.intvty.p90:.2f}",
         f"{c.throughput.per_gpu_output_tput_tps:.1f}", f"{c.throughput.per_gpu_total_tput_tps:.1f}",
         f"{c.theoretical_hit_rate:.1%}", cached, str(c.impossible_hits),
+        str(c.prompt_mismatches), str(c.usage_doubtful),
         f"{c.goodput_per_second:.2f}", f"{c.goodput_share:.1%}",
     ]  # fmt: skip
 

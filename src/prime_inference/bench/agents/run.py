@@ -56,12 +56,13 @@ def sweep(
 class Run:
     """One run into one folder. Enter it, then `measure` or `search`.
 
-    Raises EndpointRefused, CalibrationFailed on entering.
+    `cold` says that points have cold arrivals, which need a vocabulary even beside a trace of
+    texts. Raises EndpointRefused, CalibrationFailed on entering.
     """
 
     def __init__(
         self, target: Target, workload: Workload, options: Options, folder: Path,
-        progress: Progress, *, tools: Tools | None = None,
+        progress: Progress, *, tools: Tools | None = None, cold: bool = False,
     ) -> None:  # fmt: skip
         self._target = target
         self._workload = workload
@@ -69,6 +70,7 @@ class Run:
         self._folder = folder
         self._progress = progress
         self._tools = tools
+        self._cold = cold
         self._client: StreamClient = None  # type: ignore[assignment]  # set on entering
         self._vocabulary: Vocabulary | None = None
         self._provenance: Provenance = None  # type: ignore[assignment]  # set on entering
@@ -103,11 +105,15 @@ class Run:
         return extra
 
     def _counts(self) -> bool:
-        return any(turn.messages is None for s in self._workload.sessions for turn in s.turns)
+        return self._cold or any(
+            turn.messages is None for s in self._workload.sessions for turn in s.turns
+        )
 
     def _plan(self, points: tuple[Point, ...]) -> Plan:
         return Plan(
             workload=self._workload.name, workload_sha256=self._workload.sha256,
+            form=self._workload.form, base_url=self._target.base_url,
+            tools_sha256=None if self._tools is None else self._tools.sha256,
             model=self._target.model, points=points, options=self._options,
         )  # fmt: skip
 
@@ -121,9 +127,13 @@ class Run:
         """Measure the points that are not in the folder yet. Raises ResultsInvalid."""
         plan = self._plan(points)
         path = self._folder / FILE
-        records, finished = resumed(path, plan) if resume and path.exists() else ([], [])
+        records: list[Record] = []
+        finished: list[PointRun] = []
+        told = self._provenance
+        if resume and path.exists():
+            records, finished, told = resumed(path, plan, told)
         there = {run.point for run in finished}
-        with ResultsFile(path, self._provenance, plan, records, finished) as results:
+        with ResultsFile(path, told, plan, records, finished) as results:
             for number, point in enumerate(points):
                 if point not in there:
                     await self._point(results, point, number, len(points))

@@ -28,7 +28,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CannotScale(ValueError):
-    """A trace of texts has no counts to make smaller."""
+    """A trace of texts has no counts to make smaller; a block is no less than a token."""
 
 
 def scaled(workload: Workload, scale: Scale) -> Workload:
@@ -39,6 +39,12 @@ def scaled(workload: Workload, scale: Scale) -> Workload:
     holds_text = any(t.messages for s in workload.sessions for p in s.tree() for t in p.turns)
     if holds_text and (scale.input != 1 or scale.max_context is not None):
         raise CannotScale(f"{workload.name} holds texts; only outputs and delays can be scaled")
+    shortest = min((session.block_tokens for session in workload.sessions), default=1)
+    if scale.input < 1 / shortest and not holds_text:
+        raise CannotScale(
+            f"a scale of {scale.input:g} makes a block of {shortest} tokens less than one;"
+            f" the smallest is 1/{shortest} ({1 / shortest:g})"
+        )
     sessions = [_session(session, scale) for session in workload.sessions]
     kept = tuple(session for session in sessions if session.turns)
     effective = {_factor(session, scale) for session in workload.sessions}

@@ -166,7 +166,11 @@ def judge(record: Record, tolerance: int) -> None:
         or (output > 1 and record.events == 0 and record.ok)
     )
     hit, cached = record.hit_tokens, record.cached_tokens
-    record.impossible_hit = hit is not None and cached is not None and cached > hit + tolerance
+    record.impossible_hit = cached is not None and (
+        (hit is not None and cached > hit + tolerance)
+        or (told is not None and cached > told)  # known without a plan: of a trace of texts
+        or cached < 0
+    )
 
 
 def _refusal(exchange: Exchange) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ class Tools:
             return cls(msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]]))
         except msgspec.DecodeError as error:
             raise ToolsInvalid(f"{path.name}: {error}") from error
+
+    @property
+    def sha256(self) -> str:
+        """Of the definitions."""
+        return hashlib.sha256(msgspec.json.encode(self.definitions)).hexdigest()
 
     def invalid(self, calls: Sequence[ToolCall]) -> int:
         """How many name no tool, are no JSON, or break the tool's schema."""

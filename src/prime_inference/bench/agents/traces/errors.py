@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 
 
@@ -28,3 +30,13 @@ class TraceError(ValueError):
         if match is None:
             return cls(file, line, "", text)
         return cls(file, line, match["path"], text[: match.start()])
+
+
+def decoded(decoder: msgspec.json.Decoder[T], file: str, line: int, data: bytes) -> T:
+    """A line by its form. Raises TraceError."""
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise TraceError.decoding(file, line, error) from error
+    except RecursionError:
+        raise TraceError(file, line, "", "is nested too deeply") from None

@@ -15,7 +15,13 @@ from typing import Any
 import msgspec
 
 from prime_inference.bench.agents.blocks import to_runs
-from prime_inference.bench.agents.traces.errors import TraceError
+from prime_inference.bench.agents.traces.bounds import (
+    BlockId,
+    Milliseconds,
+    Tokens,
+    check_message,
+)
+from prime_inference.bench.agents.traces.errors import TraceError, decoded
 from prime_inference.bench.agents.workload import Session, Turn
 
 BLOCK_TOKENS = 512  # the published traces'
@@ -23,11 +29,11 @@ DEFAULT_OUTPUT = 128  # of a row that says none; aiperf leaves it to the server
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    timestamp: float | None = None
-    delay: float | None = None
-    input_length: int | None = None
-    output_length: int | None = None
-    hash_ids: tuple[int, ...] = ()
+    timestamp: Milliseconds | None = None
+    delay: Milliseconds | None = None
+    input_length: Tokens | None = None
+    output_length: Tokens | None = None
+    hash_ids: tuple[BlockId, ...] = ()
     session_id: str | None = None
     text_input: str | None = None
     messages: tuple[dict[str, Any], ...] | None = None
@@ -46,10 +52,7 @@ def read_lines(file: str, lines: Sequence[tuple[int, bytes]]) -> list[Session]:
 
 
 def _row(file: str, line: int, data: bytes) -> _Row:
-    try:
-        row = _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise TraceError.decoding(file, line, error) from error
+    row = decoded(_decoder, file, line, data)
     given = [row.input_length is not None, row.text_input is not None, row.messages is not None]
     if sum(given) != 1:
         raise TraceError(
@@ -62,8 +65,7 @@ def _row(file: str, line: int, data: bytes) -> _Row:
     if row.messages is not None and not row.messages:
         raise TraceError(file, line, "messages", "must not be empty")
     for index, message in enumerate(row.messages or ()):
-        if "role" not in message:
-            raise TraceError(file, line, f"messages[{index}].role", "is missing")
+        check_message(message, file, line, f"messages[{index}]")
     if len(row.hash_ids) * BLOCK_TOKENS >= (row.input_length or 0) + BLOCK_TOKENS and row.hash_ids:
         raise TraceError(file, line, "hash_ids", "more blocks than input_length holds")
     return row

@@ -10,17 +10,18 @@ from typing import Any
 
 import msgspec
 
-from prime_inference.bench.agents.traces.errors import TraceError
+from prime_inference.bench.agents.traces.bounds import Milliseconds, Role, Tokens
+from prime_inference.bench.agents.traces.errors import TraceError, decoded
 from prime_inference.bench.agents.traces.mooncake import DEFAULT_OUTPUT
 from prime_inference.bench.agents.workload import Session, Turn
 
 
 class _TurnRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     text: str
-    role: str = "user"
-    delay: float | None = None
-    timestamp: float | None = None
-    output_length: int | None = None
+    role: Role = "user"
+    delay: Milliseconds | None = None
+    timestamp: Milliseconds | None = None
+    output_length: Tokens | None = None
 
 
 class _SessionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,10 +34,7 @@ _decoder = msgspec.json.Decoder(_SessionRow)
 
 def read_line(file: str, line: int, data: bytes) -> Session:
     """The session of one line. Raises TraceError."""
-    try:
-        row = _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise TraceError.decoding(file, line, error) from error
+    row = decoded(_decoder, file, line, data)
     turns: list[Turn] = []
     system: list[dict[str, Any]] = []
     clock = 0.0

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from prime_inference.bench.agents.traces import mooncake, multi_turn, weka
-from prime_inference.bench.agents.traces.errors import TraceError
+from prime_inference.bench.agents.traces.errors import TraceError, decoded
 from prime_inference.bench.agents.workload import Workload
 
+_first = msgspec.json.Decoder(dict[str, msgspec.Raw])
 FORMS = ("weka", "mooncake", "multi-turn")
 
 
@@ -50,10 +51,7 @@ def _lines(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _recognise(file: str, number: int, line: bytes) -> str:
-    try:
-        first = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError as error:
-        raise TraceError.decoding(file, number, error) from error
+    first = decoded(_first, file, number, line)
     if "requests" in first and "block_size" in first:
         return "weka"
     if "turns" in first:

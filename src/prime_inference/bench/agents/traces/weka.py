@@ -11,25 +11,27 @@ aiperf 0.13, which forbids unknown fields as this one does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from prime_inference.bench.agents.blocks import to_runs
-from prime_inference.bench.agents.traces.errors import TraceError
+from prime_inference.bench.agents.traces.bounds import BlockId, Milliseconds, Seconds, Tokens
+from prime_inference.bench.agents.traces.errors import TraceError, decoded
 from prime_inference.bench.agents.workload import Session, Subagent, Turn
 
 
 class _Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    t: float
+    t: Seconds
     model: str
-    input_length: int = msgspec.field(name="in")
-    output_length: int = msgspec.field(name="out")
-    hash_ids: tuple[int, ...] = ()
+    input_length: Tokens = msgspec.field(name="in")
+    output_length: Tokens = msgspec.field(name="out")
+    hash_ids: tuple[BlockId, ...] = ()
     input_types: tuple[str, ...] = ()
     output_types: tuple[str, ...] = ()
     stop: str = ""
-    api_time: float | None = None
+    api_time: Seconds | None = None
     think_time: float | None = None
     ttft: float | None = None
 
@@ -50,17 +52,17 @@ class _Subagent(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     tag_field="type", tag="subagent",
 ):  # fmt: skip
-    t: float
+    t: Seconds
     agent_id: str
     subagent_type: str
     status: str
     models: tuple[str, ...]
     requests: tuple[_Normal | _Streaming, ...]
-    duration_ms: float | None = None
+    duration_ms: Milliseconds | None = None
     total_tokens: int | None = None
     tool_use_count: int | None = None
-    tool_tokens: int = 0
-    system_tokens: int = 0
+    tool_tokens: Tokens = 0
+    system_tokens: Tokens = 0
 
     @property
     def offset(self) -> float:
@@ -79,11 +81,11 @@ class WekaTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     id: str
     models: tuple[str, ...]
-    block_size: int
+    block_size: Tokens
     hash_id_scope: Literal["local"]
     requests: tuple[_Normal | _Streaming | _Subagent, ...]
-    tool_tokens: int = 0
-    system_tokens: int = 0
+    tool_tokens: Tokens = 0
+    system_tokens: Tokens = 0
     totals: dict[str, Any] | None = None
 
 
@@ -92,20 +94,32 @@ _decoder = msgspec.json.Decoder(WekaTrace)
 
 def read_line(file: str, line: int, data: bytes) -> Session | None:
     """The session of one line; None for one without requests. Raises TraceError."""
-    try:
-        trace = _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise TraceError.decoding(file, line, error) from error
+    trace = decoded(_decoder, file, line, data)
     _require(trace.block_size > 0, file, line, "block_size", "must be above 0")
     for index, request in enumerate(trace.requests):
         _check(request, file, line, f"requests[{index}]", trace.block_size)
+    _check_system(trace, trace.requests, file, line, "")
     return _session(trace)
+
+
+def _check_system(
+    owner: WekaTrace | _Subagent, requests: Sequence[_Call | _Subagent], file: str, line: int,
+    path: str,
+) -> None:  # fmt: skip
+    """A system prompt that no request of its session could hold. Small side calls may be
+    shorter than it."""
+    longest = max((r.input_length for r in requests if isinstance(r, _Call)), default=None)
+    system = owner.system_tokens + owner.tool_tokens
+    possible = longest is None or system <= longest
+    _require(possible, file, line, f"{path}system_tokens",
+             f"{system} with the tools' are more than any request's in")  # fmt: skip
 
 
 def _check(request: _Call | _Subagent, file: str, line: int, path: str, block_size: int) -> None:
     if isinstance(request, _Subagent):
         for index, call in enumerate(request.requests):
             _check(call, file, line, f"{path}.requests[{index}]", block_size)
+        _check_system(request, request.requests, file, line, f"{path}.")
         return
     _require(request.input_length > 0, file, line, f"{path}.in", "must be above 0")
     _require(request.output_length >= 0, file, line, f"{path}.out", "must not be negative")

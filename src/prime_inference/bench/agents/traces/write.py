@@ -26,6 +26,7 @@ def weka_objects(workload: Workload) -> Iterator[dict[str, Any]]:
         yield {
             "id": session.id, "models": ["generated"], "block_size": session.block_tokens,
             "hash_id_scope": "local", "system_tokens": session.system_tokens,
+            **({} if workload.scale == 1 else {"totals": {"input_scale": workload.scale}}),
             "requests": sorted(requests, key=lambda request: float(request["t"])),
         }  # fmt: skip
 
