@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from prime_inference.toolcalls.call_sink import CallSink, Check
+from prime_inference.toolcalls.effort import check_little
 from prime_inference.toolcalls.events import Content, Event, Message, Reasoning, collect
 from prime_inference.toolcalls.format import ToolFormat
 from prime_inference.toolcalls.reader import (
@@ -28,7 +29,6 @@ from prime_inference.toolcalls.reader import (
     space,
 )
 from prime_inference.toolcalls.tools import ToolSet
-from prime_inference.toolcalls.validate import check_arguments
 
 # Where reasoning stands: nowhere; begun by the prompt already; or where the model begins it.
 ReasoningMode: TypeAlias = Literal["none", "opened", "optional"]
@@ -76,7 +76,8 @@ class _Prose:
 class Parser:
     """Reads one answer. Its text must be valid Unicode: decode bytes with errors="replace".
 
-    `check` judges the arguments of each call when it has ended.
+    `check` judges the arguments of each call when it has ended; if none is given, only where that
+    is surely little work.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Parser:
         tools: ToolSet,
         *,
         reasoning: ReasoningMode = "none",
-        check: Check = check_arguments,
+        check: Check = check_little,
     ) -> None:
         self._check = check
         self._format = form

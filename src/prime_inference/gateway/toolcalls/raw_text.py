@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from prime_inference.toolcalls.call_sink import judged_elsewhere
 from prime_inference.toolcalls.events import (
     ArgumentsPart,
     CallBegun,
@@ -14,8 +15,8 @@ from prime_inference.toolcalls.events import (
 )
 from prime_inference.toolcalls.format import ToolFormat
 from prime_inference.toolcalls.parser import Parser, ReasoningMode
-from prime_inference.toolcalls.tools import Tool, ToolSet
-from prime_inference.toolcalls.validate import Bucket, Problem
+from prime_inference.toolcalls.tools import ToolSet
+from prime_inference.toolcalls.validate import Bucket
 from prime_inference.wire.openai.answers import FunctionDelta, Message, ToolCallDelta
 
 
@@ -26,7 +27,7 @@ class RawText:
     """
 
     def __init__(self, form: ToolFormat, tools: ToolSet, reasoning: ReasoningMode) -> None:
-        self._parser = Parser(form, tools, reasoning=reasoning, check=_judged_later)
+        self._parser = Parser(form, tools, reasoning=reasoning, check=judged_elsewhere)
         self.broken = False
 
     def feed(self, text: str) -> Message:
@@ -78,8 +79,3 @@ def _add(calls: list[ToolCallDelta], part: ArgumentsPart) -> None:
         last.function.arguments = (last.function.arguments or "") + part.text
     else:
         calls.append(ToolCallDelta(part.index, function=FunctionDelta(arguments=part.text)))
-
-
-def _judged_later(arguments: str, tool: Tool) -> tuple[Problem, ...]:
-    """The judge has all calls of an answer, and works where it holds nobody up."""
-    return ()
