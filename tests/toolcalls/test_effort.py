@@ -33,8 +33,14 @@ MUCH: dict[str, Any] = {
         "properties": {"properties": {"properties": {"a": {"pattern": "x"}}}}
     },
     "patterns of names": {"patternProperties": {"(a+)+$": True}},
-    "what no subschema has seen": {"if": {"if": True, "then": True}, "unevaluatedProperties": False},
-    "items that none has seen": {"allOf": [{"allOf": [{}]}], "unevaluatedItems": {"type": "string"}},
+    "what no subschema has seen": {
+        "if": {"if": True, "then": True},
+        "unevaluatedProperties": False,
+    },
+    "items that none has seen": {
+        "allOf": [{"allOf": [{}]}],
+        "unevaluatedItems": {"type": "string"},
+    },
     "an unknown keyword": {"properties": {"a": {"later": True}}},
     "a pattern as data": {"properties": {"a": {"format": "regex"}}},
     "a reference in a dependency": {"dependencies": {"a": {"$ref": "#"}}},

@@ -215,7 +215,9 @@ def _pieces(chunks: int | None) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-VALIDATE_EPILOG = json_help("{valid, calls, problems: [{call, bucket, message, path}, ...], not_judged: [call, ...]}")
+VALIDATE_EPILOG = json_help(
+    "{valid, calls, problems: [{call, bucket, message, path}, ...], not_judged: [call, ...]}"
+)
 
 
 @app.command("validate", cls=Command, epilog=VALIDATE_EPILOG)
@@ -256,9 +258,7 @@ def validate(tools: Tools, output: TextOrJson = "text", plain: Plain = False) ->
         raise CallsNotJudged(f"{len(not_judged)} of {len(calls)} calls were not judged")
 
 
-def _judged(
-    calls: list[tuple[str, str]], tools: ToolSet
-) -> tuple[list[dict[str, Any]], list[int]]:
+def _judged(calls: list[tuple[str, str]], tools: ToolSet) -> tuple[list[dict[str, Any]], list[int]]:
     """What is wrong with calls, each name and arguments, and which of them were not judged."""
     from prime_inference.cli.toolcall_judgement import judge
     from prime_inference.toolcalls.validate import Bucket, Problem
