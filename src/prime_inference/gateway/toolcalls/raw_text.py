@@ -23,18 +23,20 @@ from prime_inference.wire.openai.answers import FunctionDelta, Message, ToolCall
 class RawText:
     """Reads one choice. Implements `wire.openai.calls.TextReader`.
 
-    `broken` tells whether a call held text that its format has no place for.
+    `broken` has the calls that held text that their format has no place for, or have no end.
     """
 
-    def __init__(self, form: ToolFormat, tools: ToolSet, reasoning: ReasoningMode) -> None:
-        self._parser = Parser(form, tools, reasoning=reasoning, check=judged_elsewhere)
-        self.broken = False
+    def __init__(
+        self, form: ToolFormat, tools: ToolSet, reasoning: ReasoningMode, *, calls: bool = True
+    ) -> None:
+        self._parser = Parser(form, tools, reasoning=reasoning, calls=calls, check=judged_elsewhere)
+        self.broken: set[int] = set()
 
     def feed(self, text: str) -> Message:
         return self._delta(self._parser.feed(text))
 
     def finish(self, *, cut: bool) -> Message:
-        broken = self.broken
+        broken = self.broken.copy()
         delta = self._delta(self._parser.finish(cut=cut))
         if cut:  # that the last call has no end is not the model's doing
             self.broken = broken
@@ -64,7 +66,8 @@ class RawText:
                 case ArgumentsPart():
                     _add(calls, event)
                 case CallEnded():
-                    self.broken |= any(p.bucket == Bucket.INVALID_JSON for p in event.problems)
+                    if any(p.bucket == Bucket.INVALID_JSON for p in event.problems):
+                        self.broken.add(event.index)
         return Message(
             content="".join(content) or None,
             reasoning_content="".join(reasoning) or None,
