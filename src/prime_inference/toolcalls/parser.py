@@ -84,8 +84,8 @@ class _Prose:
 class Parser:
     """Reads one answer. Its text must be valid Unicode: decode bytes with errors="replace".
 
-    Without `calls` there are none: what looks like one is text. `check` judges the arguments of each call when it has ended; if none is given, only where that
-    is surely little work.
+    Without `calls` there are none: what looks like one is text. `check` judges the arguments of
+    each call when it has ended; if none is given, only where that is surely little work.
     """
 
     def __init__(

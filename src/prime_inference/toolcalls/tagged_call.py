@@ -34,8 +34,9 @@ class TaggedCall(ToolFormat):
 
     Reading: `openings` are the headers of a call, by the mark that begins them, `parameters`
     those of a parameter. `closing` are the marks that end a call, which come in this order and
-    may be missing but for one. What is not written so gives arguments that are never closed, so
-    that nobody takes them for whole. `line` is what stands between the tags of a value and the value.
+    may be missing but for one. `line` is what stands between the tags of a value and the value.
+    What is not written so gives arguments that are never closed, so that nobody takes them for
+    whole.
     """
 
     def __init__(
