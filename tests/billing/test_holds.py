@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import pytest
 
@@ -175,3 +176,68 @@ async def test_while_the_ledger_is_away_the_store_alone_decides():
     other = Holds(store, away, wall_clock=lambda: NOW, clock=lambda: 0.0)
     assert not await spend(other, "r2", 6)
     assert await spend(other, "r3", 5)
+
+
+class SlowStore(Store):
+    """A store whose answers and settlements come when they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = asyncio.Event()
+        self.slow = {"reserve": False, "settle": False}
+
+    async def _pass(self, call: str) -> None:
+        if self.slow[call]:
+            self.called.set()
+            await asyncio.Event().wait()
+
+    async def reserve(self, ask: HoldAsk) -> HoldGrant:
+        grant = await super().reserve(ask)
+        await self._pass("reserve")
+        return grant
+
+    async def settle(self, settlements: Sequence[Settlement]) -> None:
+        await self._pass("settle")
+        await super().settle(settlements)
+
+
+async def leave_in(store: SlowStore, call: str, work: Coroutine[Any, Any, object]) -> None:
+    """Cancel a request while the store has not answered that call."""
+    store.slow[call] = True
+    request = asyncio.create_task(work)
+    await store.called.wait()
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    store.slow[call] = False
+
+
+async def test_a_client_that_leaves_while_its_hold_is_taken_leaves_none_behind():
+    store = SlowStore()
+    own = holds(store)
+    await leave_in(store, "reserve", own.take("r1", [TOTAL], tokens=1, cost=MOST))
+    await own.drain()
+    assert await spend(own, "r2", MOST)
+
+
+async def test_a_client_that_leaves_while_it_is_refused_makes_no_tokens():
+    store = SlowStore()
+    own = holds(store)
+    rate = Limit("r", LimitKind.TOKENS_PER_MINUTE, 600, tenant="t", model="m")
+    await own.take("r1", [rate], tokens=600, cost=0)
+    await leave_in(store, "reserve", own.take("r2", [rate], tokens=600, cost=0))
+    await own.drain()
+    with pytest.raises(RateLimited):
+        await own.take("r3", [rate], tokens=1, cost=0)
+
+
+async def test_a_client_that_leaves_while_others_are_settled_loses_none_of_it():
+    store = SlowStore()
+    own = holds(store)
+    first = await own.take("r1", [TOTAL], tokens=1, cost=MOST)
+    assert first is not None
+    own.settle(first, tokens=1, cost=MOST - 10)
+    await leave_in(store, "settle", own.take("r2", [TOTAL], tokens=1, cost=20))
+    await own.drain()
+    assert await spend(own, "r3", 10)
+    assert not await spend(own, "r4", 1)

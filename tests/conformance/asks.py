@@ -34,6 +34,8 @@ def block(
     batch: int = 0,
     has: int = 0,
     in_flight: int = 0,
+    safe: int = 0,
+    keep: int = 0,
     capacity: int = 8,
     ttl_s: float = LONG_S,
     sequence: int | None = None,
@@ -51,6 +53,8 @@ def block(
         in_flight=in_flight,
         ttl_s=ttl_s,
         sharing=sharing,
+        safe=safe,
+        keep=keep,
     )
 
 

@@ -47,6 +47,8 @@ def _asks(draw: st.DrawFn) -> list[BlockAsk]:
             reservation=draw(st.sampled_from(reservations)),
             reserved=draw(st.sampled_from([3, 6, 6, 6])),
             kept=draw(st.integers(0, 8)),
+            safe=draw(st.integers(0, 6)),
+            keep=draw(st.integers(0, 4)),
         )
         for number in range(draw(st.integers(1, 25)))
     ]

@@ -143,9 +143,76 @@ async def test_many_pools_are_leased_and_returned_together(store: Coordination) 
 
 async def test_a_holder_at_rest_is_counted_and_takes_nothing(store: Coordination) -> None:
     await granted(store, block("a", 8))
-    await granted(store, block("a", 0, capacity=1))
+    await granted(store, block("a", 0))
     (grant,) = await store.lease_blocks([block("b", 8)])
     assert (grant.granted, grant.holders) == (8, 2)
+
+
+async def test_a_holder_at_rest_that_knows_of_fewer_slots_is_listened_to(
+    store: Coordination,
+) -> None:
+    await granted(store, block("a", 0, capacity=3))
+    (grant,) = await store.lease_blocks([block("b", 8)])
+    assert (grant.granted, grant.capacity) == (3, 3)
+
+
+async def test_what_a_holder_keeps_is_granted_to_nobody_else(store: Coordination) -> None:
+    for holder in "ab":
+        (grant,) = await store.lease_blocks([block(holder, 0, keep=2)])
+        assert (grant.granted, grant.safe) == (0, 2)
+    assert await granted(store, block("c", 8)) == 4
+
+
+async def test_a_holder_keeps_no_more_than_its_part_and_than_is_free(store: Coordination) -> None:
+    await granted(store, block("a", 5))
+    (grant,) = await store.lease_blocks([block("b", 0, keep=8)])
+    assert grant.safe == 3
+    (grant,) = await store.lease_blocks([block("b", 0, keep=8, safe=3, capacity=16)])
+    assert grant.safe == 3  # of 8 slots: the least counts
+    await store.lease_blocks([block("a", 1, has=1)])
+    (grant,) = await store.lease_blocks([block("b", 0, keep=8, safe=3)])
+    assert grant.safe == 4
+
+
+async def test_a_holder_keeps_an_eighth_of_its_part_and_one_slot_at_least_where_others_lack_some(
+    store: Coordination,
+) -> None:
+    await store.lease_blocks([block("a", 0, keep=4)])
+    assert await granted(store, block("b", 8)) == 4
+    (grant,) = await store.lease_blocks([block("a", 0, keep=4, safe=4)])
+    assert grant.safe == 1
+    assert await granted(store, block("b", 8, has=4)) == 4  # that answer may be lost
+    await store.lease_blocks([block("a", 0, keep=4, safe=1)])
+    assert await granted(store, block("b", 8, has=4)) == 7
+
+
+async def test_who_may_have_been_kept_from_asking_is_waited_for_once(store: Coordination) -> None:
+    await store.lease_blocks([block("a", 5, ttl_s=1.2)])
+    await asyncio.sleep(1.3)  # nobody is heard: the store may have been away
+    assert await granted(store, block("b", 8)) == 3
+    assert await granted(store, block("a", 5, in_flight=5)) == 4
+    await asyncio.sleep(0.1)
+    assert await granted(store, block("b", 8, has=3)) == 3
+
+
+async def test_it_is_told_when_there_may_be_more(
+    store: Coordination, empty_store: MakeStore
+) -> None:
+    await granted(store, block("a", 8, ttl_s=5))
+    (grant,) = await store.lease_blocks([block("b", 1, ttl_s=10)])
+    assert 0 < grant.more_in_s <= 5
+    (grant,) = await (await empty_store(60)).lease_blocks([block("a", 8)])
+    assert 50 < grant.more_in_s <= 60
+
+
+async def test_who_knows_what_is_safe_is_no_newcomer_to_an_empty_store(
+    empty_store: MakeStore,
+) -> None:
+    store = await empty_store(60)
+    (grant,) = await store.lease_blocks([block("a", 8, safe=3, keep=3)])
+    assert (grant.granted, grant.safe) == (3, 3)
+    assert await granted(store, block("old", 8, has=5)) == 5
+    assert await granted(store, block("new", 8)) == 0
 
 
 async def test_a_store_that_has_just_started_grants_what_replicas_say_they_have(

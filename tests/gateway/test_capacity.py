@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from prime_inference.engines.mock import MockEngine
 
 from .conftest import StartGateway
-from .running import eventually
+from .running import MODEL, deployment, eventually, running
 from .scripted_engine import ScriptedEngine, answer
 
 
@@ -30,6 +31,20 @@ async def test_a_request_beyond_the_slots_is_refused_at_once_with_retry_after(
     assert {response.status_code for response in await asyncio.gather(*held)} == {200}
     assert len(engine.requests) == 2
     assert (await gateway.chat()).status_code == 200
+
+
+async def test_who_only_one_deployment_can_serve_waits_for_that_one(
+    tmp_path: Path, engine: MockEngine, spare: MockEngine
+):
+    chats_only = deployment(1, spare.base_url, routes=frozenset({"chat/completions"}))
+    engine.behave("slow-first-100ms")
+    async with running(tmp_path, [deployment(0, engine.base_url, slots=1), chats_only]) as gateway:
+        body = {"model": MODEL, "prompt": "Go on.", "max_tokens": 3}
+        for _ in range(3):  # so that it is known how long a slot is held
+            assert (await gateway.post("/completions", body)).status_code == 200
+        answers = await asyncio.gather(*(gateway.post("/completions", body) for _ in range(3)))
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert spare.requests == []
 
 
 @pytest.mark.parametrize("status", [429, 503])

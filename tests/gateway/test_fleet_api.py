@@ -13,7 +13,7 @@ from prime_inference.engines.mock import MockEngine
 
 from .conftest import StartGateway
 from .followed_file import FollowedFile, started
-from .running import MODEL, RunningGateway, eventually
+from .running import MESSAGES, MODEL, RunningGateway, eventually
 
 
 async def ask(
@@ -135,7 +135,11 @@ async def test_the_last_deployment_of_a_model_goes_only_by_force(
     assert (await gateway.chat()).status_code == 200
     forced = await ask(gateway, "POST", "/deployments/one/drain", {"force": True})
     assert forced.status_code == 200
-    assert (await gateway.chat()).status_code == 503
+    drained = await gateway.chat()
+    assert drained.status_code == 503
+    assert drained.json()["error"]["code"] == "model_drained"
+    told = await gateway.post("/messages", {"model": MODEL, "max_tokens": 1, "messages": MESSAGES})
+    assert (told.status_code, told.json()["error"]["type"]) == (503, "api_error")
 
 
 @pytest.mark.parametrize(

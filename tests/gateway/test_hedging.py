@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from prime_inference.engines.mock import MockEngine, expected_text
+from prime_inference.gateway.hedging import Hedge, Rival
 from prime_inference.reliability.settings import RetrySettings
 from prime_inference.reliability.statistics import REFRESH_S
 
@@ -135,6 +136,46 @@ async def test_an_answer_that_the_second_attempt_began_can_be_continued(
     generations = await gateway.generations(ENOUGH + 1)
     assert generations[-1]["continuations"] == 1
     assert generations[-1]["usage"]["completion_tokens"] == 64
+
+
+class HeldSlot:
+    """A slot of which only the giving back is looked at."""
+
+    released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+    def record(self, outcome: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("steps", range(3))
+async def test_a_hedge_that_is_called_off_gives_its_slot_back_however_far_it_came(steps: int):
+    slot: Any = HeldSlot()
+    abandoned = []
+
+    async def contend(upstream: Any, slot: Any) -> Rival[None]:
+        try:
+            await asyncio.sleep(0)
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if steps < 2:
+                raise  # else it has won in spite of that
+        return Rival(lambda stay: asyncio.sleep(0), lambda: abandoned.append(True))
+
+    async def first() -> None:
+        hedge: Hedge[None] = Hedge(0.1, lambda: (cast(Any, None), slot), contend)
+        hedge.late()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        hedge.call_off()
+        await asyncio.sleep(0.01)
+        assert hedge.won is None
+
+    await asyncio.create_task(first())
+    assert slot.released == 1
+    assert len(abandoned) == (steps >= 2)
 
 
 async def test_nothing_is_hedged_before_it_is_known_what_late_is(

@@ -59,7 +59,9 @@ async def test_a_deployment_that_drains_is_offered_nothing(
     await fleet.taken(2)
     refused = await gateway.chat()
     assert refused.status_code == 503
-    assert "retry-after" in refused.headers
+    assert refused.json()["error"]["code"] == "model_drained"
+    assert "retry-after" not in refused.headers  # nobody knows
+    assert await gateway.metric("prime_slot_refusals_total", reason="drained") == 1
 
 
 async def test_a_file_that_is_wrong_changes_nothing_and_is_told(

@@ -20,8 +20,10 @@ def lease() -> BlockLease:
     return BlockLease("d", "r1", 8, SETTINGS, itertools.count(1))
 
 
-def _grant(granted: int, *, batch: int = 0, epoch: int = 1, holders: int = 2) -> BlockGrant:
-    return BlockGrant(epoch, granted, batch, holders, learning=False)
+def _grant(
+    granted: int, *, batch: int = 0, epoch: int = 1, holders: int = 2, safe: int = 0, slots: int = 0
+) -> BlockGrant:
+    return BlockGrant(epoch, granted, batch, holders, learning=False, safe=safe, capacity=slots)
 
 
 def _leased(lease: BlockLease, granted: int, now: float = 100.0, in_flight: int = 0) -> BlockAsk:
@@ -43,11 +45,33 @@ def test_the_lease_is_measured_from_the_ask_and_ends_early(lease: BlockLease) ->
     assert lease.limit(109.8) == lease.safe
 
 
-def test_without_a_lease_there_is_a_part_of_the_slots(lease: BlockLease) -> None:
+@pytest.mark.parametrize(("granted", "safe", "limit"), [(6, 2, 6), (1, 2, 2), (0, 0, 0)])
+def test_without_a_lease_there_is_what_the_store_grants_nobody_else(
+    lease: BlockLease, granted: int, safe: int, limit: int
+) -> None:
     ask = lease.ask(0, now=100)
-    lease.accept(ask, _grant(8, holders=3), sent_at=100, now=100)
-    assert lease.limit(200) == 8 // 3
-    assert lease.lapsed(200)
+    lease.accept(ask, _grant(granted, holders=3, safe=safe), sent_at=100, now=100)
+    assert lease.limit(200) == limit
+    lease.failed(lease.ask(0, now=200), now=200)
+    assert lease.limit(201) == limit  # it gives nothing up that it could not have again
+
+
+def test_what_is_safe_and_was_cut_is_confirmed_at_once(lease: BlockLease) -> None:
+    lease.accept(lease.ask(0, now=100), _grant(1, safe=2), sent_at=100, now=100)
+    ask = lease.ask(0, now=108)
+    assert (ask.safe, ask.keep) == (1, 1)  # a part of three replicas', and half of it
+    lease.accept(ask, _grant(0, safe=0), sent_at=108, now=108.1)
+    assert lease.ask_at == 108.1
+
+
+def test_nothing_is_counted_from_a_number_of_slots_that_others_do_not_know() -> None:
+    lease = BlockLease("d", "r1", 16, SETTINGS, itertools.count(1))
+    _leased(lease, 1)
+    lease.resize(512)
+    ask = lease.ask(0, now=101)
+    assert (ask.capacity, ask.interactive, ask.keep) == (512, 1, 2)
+    lease.accept(ask, _grant(1, slots=512), sent_at=101, now=101)
+    assert lease.ask(0, now=110).interactive == 512 // 3 // 8
 
 
 def test_a_replica_that_never_reached_the_store_assumes_some_others(lease: BlockLease) -> None:
@@ -56,10 +80,10 @@ def test_a_replica_that_never_reached_the_store_assumes_some_others(lease: Block
 
 
 def test_who_asks_first_does_not_take_himself_to_be_alone(lease: BlockLease) -> None:
-    for now, safe in ((100, 2), (108, 2), (161, 8)):
+    for now, keep in ((100, 1), (108, 1), (161, 1), (170, 4)):
         ask = lease.ask(0, now)
+        assert ask.keep == keep
         lease.accept(ask, _grant(1, holders=1), sent_at=now, now=now)
-        assert lease.safe == safe
 
 
 def test_more_replicas_than_slots_leave_one_each(lease: BlockLease) -> None:
@@ -136,11 +160,13 @@ def test_a_lease_woken_as_it_goes_to_rest_asks_again_at_once(lease: BlockLease) 
 
 def test_who_is_woken_without_a_store_goes_by_the_safe_capacity(lease: BlockLease) -> None:
     _leased(lease, 4)
-    lease.accept(lease.ask(0, now=108, rest=True), _grant(0, holders=4), sent_at=108, now=108)
+    lease.accept(
+        lease.ask(0, now=108, rest=True), _grant(0, holders=4, safe=1), sent_at=108, now=108
+    )
     lease.wake(120)
     lease.failed(lease.ask(0, now=120), now=120.05)
     assert lease.ready
-    assert lease.limit(121) == lease.safe == 2
+    assert lease.limit(121) == lease.safe == 1
     assert lease.lapsed(121)
 
 

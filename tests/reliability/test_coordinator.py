@@ -18,6 +18,7 @@ from prime_inference.reliability.commands import (
     ReturnBlocks,
 )
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.slots import Refusal
 from tests.reliability.fleet import Fleet, admit, attempt, deployment, fail
 
 
@@ -189,16 +190,21 @@ def test_replicas_at_rest_are_counted() -> None:
     assert fleet.guard.replicas == 3
 
 
-def test_slots_of_a_replica_at_rest_are_free_for_others() -> None:
-    fleet = Fleet(deployment("a", slots=3), replicas=3)
+def test_slots_of_a_replica_at_rest_are_free_for_others_but_for_what_it_keeps() -> None:
+    fleet = Fleet(deployment("a", slots=6), replicas=3)
     fleet.advance(60)
     fleet.guard.began("m")
     fleet.settle()
     slots = []
-    for _ in range(3):
+    for _ in range(4):
         slots.append(admit(fleet.guard, "a"))
         fleet.advance(0.5)
-    assert fleet.guard.status()[0].in_flight == 3
+    assert isinstance(fleet.guard.admit("a"), Refusal)
+    fleet.store_up = False
+    fleet.advance(15)
+    for guard in fleet.guards[1:]:
+        slots.append(admit(guard, "a"))
+        assert isinstance(guard.admit("a"), Refusal)
 
 
 def test_a_model_rests_while_another_is_in_use() -> None:

@@ -22,6 +22,7 @@ from prime_inference.ports.coordination import (
 from prime_inference.reliability.commands import LeaseBlocks, ReadBreakers
 from prime_inference.reliability.decisions import Retry
 from prime_inference.reliability.outcome import Outcome
+from prime_inference.reliability.settings import LeaseSettings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
 from prime_inference.reliability.waiting import Waiter
@@ -146,12 +147,33 @@ def test_a_dead_replicas_slots_come_back_within_the_lease_time() -> None:
 
 
 def test_a_slot_knows_that_its_lease_has_ended_in_between() -> None:
-    fleet = Fleet(deployment("a"))
+    fleet = Fleet(deployment("a"), replicas=2)
     slot = admit(fleet.guard, "a")
     assert not slot.fenced
-    fleet.clock.now += 30  # frozen for three lease times
+    admit(fleet.guards[1], "a")  # the other one goes on asking
+    frozen = fleet.guards.pop(0)
+    fleet.advance(30)
+    fleet.guards.insert(0, frozen)
     fleet.settle()
     assert slot.fenced
+
+
+def test_a_lease_that_ended_while_the_store_was_away_is_its_holders_when_it_is_back() -> None:
+    fleet = Fleet(deployment("a", slots=8), replicas=2)
+    fleet.advance(60)
+    fleet.guard.began("m")
+    for _ in range(6):
+        fleet.advance(1)
+        admit(fleet.guard, "a")
+    fleet.store_up = False
+    fleet.advance(30)
+    fleet.store_up = True
+    fleet.guards.reverse()  # whoever has nothing in flight asks first
+    for _ in range(30):
+        for guard in fleet.guards:
+            guard.admit("a")
+        fleet.advance(0.5)
+    assert sum(guard.status()[0].in_flight for guard in fleet.guards) == 8
 
 
 def test_the_store_is_asked_little() -> None:
@@ -176,8 +198,7 @@ def test_without_the_store_requests_go_on() -> None:
     fleet.advance(30)
     assert fleet.guard.degraded
     admit(fleet.guard, "a")
-    admit(fleet.guard, "a")
-    assert isinstance(fleet.guard.admit("a"), Refusal)  # half of the slots: there are two replicas
+    assert isinstance(fleet.guard.admit("a"), Refusal)  # half of its part: the other may have more
     fleet.store_up = True
     fleet.advance(2)
     assert not fleet.guard.degraded
@@ -613,6 +634,42 @@ def test_who_leaves_is_not_served() -> None:
     assert got == []
 
 
+def test_who_can_be_served_by_few_waits_for_those_and_holds_nobody_up() -> None:
+    fleet = Fleet(deployment("a", slots=1), deployment("b", slots=1))
+    for name in "ab":
+        slot = admit(fleet.guard, name)
+        fleet.clock.now += 0.1
+        slot.release()
+    slots = {name: admit(fleet.guard, name) for name in "ab"}
+    got: dict[str, list[Slot | Refusal]] = {"only a": [], "any": []}
+    for who, among in (("only a", {"a"}), ("any", {"a", "b", "gone"})):
+        waiter = fleet.guard.wait("m", Priority.INTERACTIVE, got[who].append, among)
+        assert isinstance(waiter, Waiter)
+    slots["b"].release()
+    assert got["only a"] == []
+    assert isinstance(got["any"][0], Slot)
+    slots["a"].release()
+    assert isinstance(got["only a"][0], Slot)
+    assert got["only a"][0].deployment == "a"
+    assert fleet.guard.waiting("m") == 0
+
+
+def test_a_wait_for_few_is_as_long_as_those_take() -> None:
+    fleet = Fleet(deployment("slow", slots=1), deployment("fast", slots=1))
+    for name, seconds in (("slow", 30), ("fast", 0.1)):
+        slot = admit(fleet.guard, name)
+        fleet.clock.now += seconds
+        slot.release()
+        fleet.settle()
+    for name in ("slow", "fast"):
+        admit(fleet.guard, name)
+    got: list[Slot | Refusal] = []
+    refusal = fleet.guard.wait("m", Priority.INTERACTIVE, got.append, {"slow"})
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(30)
+    assert isinstance(fleet.guard.wait("m", Priority.INTERACTIVE, got.append, {"fast"}), Waiter)
+
+
 def test_a_replica_that_has_just_started_waits_for_its_first_lease() -> None:
     fleet = Fleet()
     fleet.guard.configure([deployment("a")])
@@ -779,3 +836,29 @@ def test_a_replica_that_stops_gives_everything_back() -> None:
         staying.admit("a")
         fleet.advance(0.2)
     assert staying.status()[0].in_flight == 4
+
+
+def test_who_has_no_slot_is_told_when_the_block_that_is_in_the_way_ends() -> None:
+    fleet = Fleet(deployment("a", slots=1), replicas=2)
+    admit(fleet.guard, "a")
+    fleet.guards[1].began("m")
+    fleet.settle()
+    refusal = fleet.guards[1].admit("a")
+    assert isinstance(refusal, Refusal)
+    fleet.advance(1)
+    later = fleet.guards[1].admit("a")
+    assert isinstance(later, Refusal)
+    assert 1 < later.retry_after_s <= LeaseSettings().ttl_s
+
+
+def test_while_the_store_learns_who_is_refused_is_told_when_that_ends() -> None:
+    fleet = Fleet()
+    fleet.store = MemoryStore(learning_s=8.0)
+    fleet.guard.configure([deployment("a", slots=8)])
+    fleet.settle()
+    for _ in range(6):
+        fleet.guard.admit("a")
+        fleet.advance(0.5)  # the store is asked, and has no more
+    refusal = fleet.guard.admit("a")
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == pytest.approx(8.0 - 3.0, abs=1.1)

@@ -258,6 +258,27 @@ async def test_a_waiter_cancelled_in_the_moment_of_delivery_gives_the_slot_back(
     assert guard.status()[0].in_flight == 0
 
 
+async def test_a_canary_that_is_cancelled_before_its_first_step_gives_its_slot_back(
+    start: StartReplica,
+) -> None:
+    async def canary(slot: Slot) -> None:
+        raise AssertionError("it does not begin")
+
+    guard, runner = await start(deployment("a"))
+    fail(guard, "a")
+    await _until(lambda: guard.probes_due() == ["a"])
+
+    async def stopped_at_once() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            runner._send_canary("a", canary, tasks)
+            assert guard.status()[0].in_flight == 1
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await stopped_at_once()
+    assert guard.status()[0].in_flight == 0
+
+
 @pytest.mark.parametrize("server", REDIS, indirect=True)
 async def test_requests_go_on_while_the_store_is_frozen_gone_and_empty(
     server: RedisServer, start: StartReplica

@@ -43,6 +43,14 @@ def test_too_few_samples_have_no_quantile() -> None:
     assert histogram.quantile(0.99, now=16, least_samples=100) is not None
 
 
+def test_a_quantile_that_another_has_asked_for_still_needs_its_samples() -> None:
+    histogram = LatencyHistogram()
+    for _ in range(99):
+        histogram.add(0.2, now=5)
+    assert histogram.quantile(0.99, now=10) is not None
+    assert histogram.quantile(0.99, now=10, least_samples=100) is None
+
+
 def test_extremes_fall_into_the_outer_buckets() -> None:
     histogram = LatencyHistogram()
     histogram.add(0.0, now=5)

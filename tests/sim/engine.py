@@ -25,6 +25,7 @@ class End(enum.Enum):
 
 
 FIRST_TOKEN_LIMIT_S = 2.0
+LONGEST_ANSWER = 2.0  # times the mean: a deployment's only slot must be free for probes in peace
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Engine:
             return Course(None, 0.002, End.REFUSED)
         pace = 5.0 if self.mood is Mood.SLOW else 1.0
         first_token = pace * random.uniform(0.05, 0.2)
-        end = first_token + pace * random.expovariate(1 / mean_s)
+        end = first_token + pace * min(random.expovariate(1 / mean_s), LONGEST_ANSWER * mean_s)
         if self.mood is Mood.FLAKY and random.random() < 0.5:
             return Course(first_token, end / 2, End.FAILED)
         return Course(first_token, end, End.ANSWERED)

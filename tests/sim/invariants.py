@@ -33,6 +33,7 @@ class Invariants:
     ) -> None:
         self._allotment = allotment
         self.replicas: dict[str, Replica] = {}
+        self.only_the_store_fails = False  # no replica dies, freezes, or is cut off alone
         self.store_lost_time = False  # its clock was set forward: leases ended early in it
         self._store = store
         self._books = books
@@ -121,6 +122,10 @@ class Invariants:
         parts = self._allotment.get(deployment, {})
         quarters = {name: max(1, slots // NEWCOMERS_FRACTION) for name, slots in parts.items()}
         slots = self._slots[deployment]
+        own = slots - sum(parts.values())
+        if self.only_the_store_fails and own >= len(self.replicas):
+            fits = len(attempts) <= slots
+            self._check(fits, f"{len(attempts)} on {slots} slots, and all live", deployment)
         most = slots + self._store.incarnation * self._quarters(deployment)
         self._check(len(whole) <= most, f"{len(whole)} in flight on {slots} slots", deployment)
         for name, part in parts.items():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_inference.domain.models import Deployment
 from prime_inference.ports.coordination import BreakerState
-from prime_inference.reliability.settings import BreakerSettings, Settings
+from prime_inference.reliability.settings import BreakerSettings, LeaseSettings, Settings
 from prime_inference.reliability.slots import Priority, Refusal, Slot
 from tests.sim.engine import Engine
 from tests.sim.invariants import Broken, Invariants
@@ -25,6 +25,9 @@ CALM_S = 5.0  # a lease is renewed, a breaker is read
 PEACEFUL_PER_SECOND = 2.0
 QUIET_PER_SECOND = 0.03  # there are twenty seconds and more between two requests
 DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
+
+
+ONLY_THE_STORE = 0.25  # of all simulations: then not one request more than there are slots
 
 
 OWNER = "res"
@@ -52,7 +55,9 @@ class Simulation:
         weather = Weather(loss=random.choice([0, 0, 0.01, 0.1]), slow=random.choice([0, 0, 0.05]))
         self.network = Network(world, weather)
         self.store = SimStore(world, self.network, self._clock())
+        only_the_store_fails = random.random() < ONLY_THE_STORE
         self.settings = Settings(
+            lease=LeaseSettings(assumed_replicas=1 if only_the_store_fails else 3),
             breaker=BreakerSettings(
                 poll_s=random.choice([0.15, 1.0, 1.0]), tickets=random.choice([1, 2])
             ),
@@ -83,6 +88,14 @@ class Simulation:
         )
         self.peace = False
         self._troubles = Troubles(self).all()
+        if only_the_store_fails:
+            self._let_only_the_store_fail()
+
+    def _let_only_the_store_fail(self) -> None:
+        """Long outages, and replicas that are busy in turn with long answers."""
+        self.invariants.only_the_store_fails = True
+        self._troubles = Troubles(self, long=0.7).of_the_store()
+        self.traffic = replace(self.traffic, per_second=3, mean_s=8, bursts_s=9)
 
     def run(self) -> None:
         """Raises AssertionError, with the moment in its notes."""
@@ -245,7 +258,11 @@ class Simulation:
 
         Within a lease he has every slot that he has reserved, whatever the others lose.
         """
-        reserved = sum(sum(parts.values()) for parts in self.allotment.values())
+        statuses = [status for replica in self.replicas for status in replica.guard.status()]
+        ejected = {each.id for each in statuses if each.breaker is not BreakerState.CLOSED}
+        assert not (ejected and self._has_traffic)
+        parts = [part for name, part in self.allotment.items() if name not in ejected]
+        reserved = sum(sum(part.values()) for part in parts)  # nobody has what is ejected
         if not reserved:
             return
         taken: list[Slot] = []

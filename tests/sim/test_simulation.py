@@ -49,7 +49,7 @@ def _forgets_what_is_in_flight(patch: Patch) -> None:
 
     def forgetful(self: BlockPool, ask: BlockAsk, now: float) -> BlockGrant:
         grant = lease(self, ask, now)
-        self._blocks[ask.holder].held = grant.granted
+        self._blocks[ask.block].held = grant.granted
         return grant
 
     patch.setattr(BlockPool, "lease", forgetful)
@@ -77,7 +77,7 @@ def _lets_leases_end_late(patch: Patch) -> None:
     def late(
         self: BlockLease, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float
     ) -> None:
-        accept(self, ask, grant, sent_at + 0.5, now)
+        accept(self, ask, grant, sent_at + 1.5, now)  # the store waits out less
 
     patch.setattr(BlockLease, "accept", late)
 
@@ -166,6 +166,25 @@ def _forgets_closed_reservations_with_requests(patch: Patch) -> None:
     patch.setattr(ReservedLease, "at_rest", property(lambda self: True))
 
 
+def _takes_a_part_that_others_may_have(patch: Patch) -> None:
+    patch.setattr(BlockLease, "_safe_capacity", BlockLease._part)
+
+
+def _grants_what_others_keep(patch: Patch) -> None:
+    lease = BlockPool.lease
+
+    def forgetful(self: BlockPool, ask: BlockAsk, now: float) -> BlockGrant:
+        grant = lease(self, ask, now)
+        self._blocks[ask.block].held = max(grant.granted, ask.has, ask.in_flight)
+        return grant
+
+    patch.setattr(BlockPool, "lease", forgetful)
+
+
+def _takes_its_own_absence_for_the_end_of_leases(patch: Patch) -> None:
+    patch.setattr(BlockPool, "_is_awaited", lambda self, block: False)
+
+
 DEFECTS: list[Callable[[Patch], None]] = [
     _forgets_what_is_in_flight,
     _obeys_old_asks,
@@ -182,6 +201,9 @@ DEFECTS: list[Callable[[Patch], None]] = [
     _lends_for_good,
     _gives_owners_any_number,
     _forgets_closed_reservations_with_requests,
+    _takes_a_part_that_others_may_have,
+    _grants_what_others_keep,
+    _takes_its_own_absence_for_the_end_of_leases,
 ]
 
 

@@ -20,8 +20,9 @@ LEASE_S = 10.0
 class Troubles:
     """Chooses troubles and lets them end."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, *, long: float = 0.3) -> None:
         self._sim = simulation
+        self._long = long  # share of troubles that are longer than a lease
         self._busy = [False] * len(simulation.replicas)  # places of replicas that are in trouble
         self._hunting = False
         simulation.books.admitted = self._hunt
@@ -37,9 +38,16 @@ class Troubles:
             self._drain, self._hunt_probers,
         ]  # fmt: skip
 
+    def of_the_store(self) -> list[Callable[[], None]]:
+        """Those in which every replica lives, and none is cut off alone."""
+        return [
+            self._freeze_store, self._freeze_store, self._empty_store, self._step_store_back,
+            self._cut_store_off, self._cut_store_off, self._upset_engine,
+        ]  # fmt: skip
+
     def _length(self) -> float:
         random = self._sim.world.random
-        if random.random() < 0.3:  # longer than a lease
+        if random.random() < self._long:
             return random.uniform(LEASE_S, LONGEST_S)
         return random.choice([0.1, 1, 5]) * random.random()
 
@@ -129,6 +137,14 @@ class Troubles:
         self._sim.say(f"freeze the store for {seconds:.3f} s")
         self._sim.store.freeze()
         self._sim.world.after(seconds, self._sim.store.thaw)
+
+    def _cut_store_off(self) -> None:
+        seconds = self._length()
+        names = [replica.name for replica in self._sim.replicas]
+        self._sim.say(f"cut everybody from the store for {seconds:.3f} s")
+        for name in names:
+            self._sim.network.cut(name, STORE)
+            self._sim.world.after(seconds, self._sim.network.heal, name, STORE)
 
     def _empty_store(self) -> None:
         seconds = self._length()

@@ -85,10 +85,14 @@ class Holds:
         now = self._wall_clock()
         demands = [await self._demand(limit, tokens, cost, now) for limit in limits]
         ask = HoldAsk(member, tuple(demands), TTL_S)
-        shared, grant = await self._reserve(ask)
-        if not grant.granted and self._work.unsettled:  # what waits to be given back may do
-            await self._settle()
+        try:
             shared, grant = await self._reserve(ask)
+            if not grant.granted and self._work.unsettled:  # what waits to be given back may do
+                await self._settle()
+                shared, grant = await self._reserve(ask)
+        except asyncio.CancelledError:  # the store may have granted it
+            self._settle_soon((ask, tuple(_if_granted(demand) for demand in ask.demands)))
+            raise
         if grant.refused is not None:
             place = grant.refused
             raise refusal(limits[place], ask.demands[place], grant.states[place], now)
@@ -104,9 +108,7 @@ class Holds:
         used = tuple(_amount(demand.kind, tokens, cost) for demand in hold.ask.demands)
         if not hold.shared:
             self._alone.settle(hold.ask, used, self._clock())
-        self._work.unsettled.append((hold.ask, used))
-        if self._work.timer is None:
-            self._work.timer = asyncio.get_running_loop().call_later(SETTLE_S, self._send)
+        self._settle_soon((hold.ask, used))
 
     async def run(self) -> None:
         """Renew holds, and settle what could not be settled, until cancelled."""
@@ -157,6 +159,11 @@ class Holds:
         own = [replace(demand, most=_own_part(demand, replicas)) for demand in ask.demands]
         return self._alone.reserve(replace(ask, demands=tuple(own)), self._clock())
 
+    def _settle_soon(self, settlement: Settlement) -> None:
+        self._work.unsettled.append(settlement)
+        if self._work.timer is None:
+            self._work.timer = asyncio.get_running_loop().call_later(SETTLE_S, self._send)
+
     def _send(self) -> None:
         self._work.timer = None
         task = asyncio.get_running_loop().create_task(self._settle())
@@ -170,6 +177,9 @@ class Holds:
                 await self._store.settle(waiting)
         except LimitsUnavailable:
             self._work.unsettled = waiting + self._work.unsettled
+        except asyncio.CancelledError:  # of a request that waited for it: they are not its own
+            self._work.unsettled = waiting + self._work.unsettled
+            raise
 
     async def _renew(self) -> None:
         asks = [hold.ask for hold in self._work.live if hold.shared]
@@ -187,6 +197,14 @@ def _amount(kind: LimitKind, tokens: int, cost: int) -> int:
     if kind.is_budget:
         return cost
     return tokens if kind is LimitKind.TOKENS_PER_MINUTE else 1
+
+
+def _if_granted(demand: Demand) -> int:
+    """What settles a hold that nobody knows to be granted, and changes nothing if it is not.
+
+    A rate would gain what is given back of an ask that it had refused.
+    """
+    return min(demand.amount, demand.most) if demand.kind.is_rate else 0
 
 
 def _own_part(demand: Demand, replicas: int) -> int:

@@ -31,7 +31,8 @@
         ├── UpstreamTimeout           504  timeout
         ├── UpstreamDown              502  provider_unavailable
         └── CapacityExhausted         503  provider_overloaded
-            └── SlotRecalled          503  provider_overloaded
+            ├── SlotRecalled          503  provider_overloaded
+            └── ModelDrained          503  provider_unavailable
 
 `CannotStart` stands apart: nobody has asked anything yet.
 
@@ -316,6 +317,14 @@ class SlotRecalled(CapacityExhausted):
     """The slot was lent by a reservation whose owner came back for it."""
 
     code = "slot_recalled"
+
+
+class ModelDrained(CapacityExhausted):
+    """Operators have drained every deployment that could serve it; nobody knows for how long."""
+
+    kind = UpstreamFailure.kind
+    code = "model_drained"
+    error_type = "provider_unavailable"
 
 
 class CannotStart(Exception):

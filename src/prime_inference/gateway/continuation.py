@@ -1,7 +1,7 @@
 """How an answer that has begun is taken up by another engine (docs/reliability.md, "Continuation").
 
 Pure: what a request must ask for so that its answer could be continued, why an answer
-cannot be, and the requests by which the next engine goes on. `attempts` sends them.
+cannot be, and the requests by which the next engine goes on. `stream_attempts` sends them.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class FleetMetrics(Collector):
         )  # fmt: skip
         yield _counter(
             "prime_slot_refusals",
-            "Times that no slot was given: full, not_worth_waiting, waited.",
+            "Times that no slot was given: full, not_worth_waiting, waited, drained.",
             {(model, reason.value): n for (model, reason), n in decisions.refusals.items()},
             ("model", "reason"),
         )

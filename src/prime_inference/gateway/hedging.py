@@ -62,7 +62,9 @@ class Hedge(Generic[T]):
         self._first = asyncio.current_task()
         self._second: asyncio.Task[None] | None = None
         self._first_is_over = False
+        self._called_off = False
         self._place: Upstream | None = None
+        self._held: Slot | None = None  # of the second attempt, until it has won
 
     @property
     def beside(self) -> str | None:
@@ -74,11 +76,14 @@ class Hedge(Generic[T]):
         """The first attempt is late: start a second one, if there is room and budget."""
         place = self._choose()
         if place is not None:
-            self._place = place[0]
+            self._place, self._held = place
             self._second = asyncio.get_running_loop().create_task(self._race(*place))
+            # a task that is cancelled before its first step runs nothing of its coroutine
+            self._second.add_done_callback(self._race_is_over)
 
     def call_off(self) -> None:
         """The first attempt is what the client gets, or nobody waits any more."""
+        self._called_off = True
         if self._second is not None:
             self._second.cancel()
         if self.won is not None:
@@ -110,11 +115,17 @@ class Hedge(Generic[T]):
             if isinstance(error, UpstreamFailure):
                 slot.record(outcome_of(error, error.upstream_status))
                 self.failed = upstream, error
-            slot.release()
-        except BaseException:
-            slot.release()
-            raise
         else:
+            if self._called_off:
+                rival.abandon()
+                return
+            self._held = None
             self.won = upstream, slot, rival
             if not self._first_is_over and self._first is not None:
                 self._first.cancel()
+
+    def _race_is_over(self, race: asyncio.Task[None]) -> None:
+        """Give its slot back, however it ended, unless it has won."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()

@@ -19,7 +19,6 @@ from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.models import Model
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway import continuation
-from prime_inference.gateway.attempts import Attempts
 from prime_inference.gateway.billing import Billing, charging
 from prime_inference.gateway.clocks import ClockLimits, Deadlines
 from prime_inference.gateway.failover import Failover
@@ -28,8 +27,10 @@ from prime_inference.gateway.relay import STREAM_HEADERS, StreamRelay
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import session_of
 from prime_inference.gateway.settlement import Settlement
+from prime_inference.gateway.stream_attempts import StreamAttempts
 from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstream, Upstreams
+from prime_inference.gateway.whole_attempts import WholeAttempts
 from prime_inference.ports.catalog import Catalog
 from prime_inference.reliability.guard import Guard
 from prime_inference.routing.tool_calls import ToolCallRanking
@@ -64,7 +65,8 @@ class Inference:
         self.in_flight = 0
         self._deadlines = Deadlines()
         self._failover = Failover(guard, upstreams, self._deadlines, ranking)
-        self._attempts = Attempts(clocks, self._deadlines, tool_calls)
+        self._streams = StreamAttempts(clocks, self._deadlines, tool_calls)
+        self._wholes = WholeAttempts(clocks, self._deadlines, tool_calls)
         self._keep_alive_seconds = keep_alive_seconds
 
     async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:
@@ -151,8 +153,8 @@ class Inference:
             await self._failover.first_that_answers(
                 run,
                 able,
-                partial(self._attempts.stream, run, model, relay, keep_record),
-                partial(self._attempts.contend, run, model, relay, keep_record),
+                partial(self._streams.attempt, run, model, relay, keep_record),
+                partial(self._streams.contend, run, model, relay, keep_record),
             )
         except ApiError as error:
             relay.fail(error)
@@ -164,8 +166,8 @@ class Inference:
         body = await self._failover.first_that_answers(
             run,
             able,
-            partial(self._attempts.whole, run, model),
-            partial(self._attempts.contend_whole, run, model),
+            partial(self._wholes.attempt, run, model),
+            partial(self._wholes.contend, run, model),
         )
         reply.send(200, run.headers(JSON_HEADERS), body)
 

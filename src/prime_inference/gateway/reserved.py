@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from prime_inference.domain.errors import ReservationExhausted
 from prime_inference.domain.reservations import Reservation
@@ -39,11 +39,9 @@ class ReservedPlaces:
                     return by_id[name], slot, None
         waited = False
         for reservation in run.reserved:
-            found = await wait_for_reserved(self._guard, reservation.id)
+            found = await wait_for_reserved(self._guard, reservation.id, by_id.keys())
             if isinstance(found, Slot):
-                if found.deployment in by_id:
-                    return by_id[found.deployment], found, None
-                found.release()  # it honours less than this request asks for
+                return by_id[found.deployment], found, None
             waited |= isinstance(found, Refusal) and found.reason is Reason.WAITED
         if run.may_share:
             return None
@@ -78,8 +76,12 @@ def admit(guard: Guard, run: Run, deployment: str) -> Slot | Refusal:
     return guard.admit(deployment)
 
 
-async def wait_for_reserved(guard: Guard, reservation: str) -> Slot | Refusal | None:
-    """A slot of the reservation, after a wait of a lease at most; None: all are in use.
+async def wait_for_reserved(
+    guard: Guard, reservation: str, among: Set[str]
+) -> Slot | Refusal | None:
+    """A slot of the reservation on one `among`, after a wait of a lease at most.
+
+    None: all are in use.
 
     A cancelled caller leaves the line, or gives back the slot that it was just handed.
     """
@@ -91,7 +93,7 @@ async def wait_for_reserved(guard: Guard, reservation: str) -> Slot | Refusal | 
         elif isinstance(result, Slot):
             result.release()
 
-    waiter = guard.reserved.wait(reservation, deliver)
+    waiter = guard.reserved.wait(reservation, deliver, among)
     if waiter is None:
         return None
     try:

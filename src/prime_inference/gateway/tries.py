@@ -183,29 +183,25 @@ class Tries:
         self._earlier, self._failures = self._failures, []
 
     async def _wait(self) -> tuple[Upstream, Slot]:
-        """Every deployment is full here: wait, if a slot is expected soon."""
-        model = self._run.model
+        """Every deployment is full here: wait for one that is able, if a slot is expected soon."""
         while True:
             slot: Slot | Refusal = Refusal(Reason.FULL, reserved.RETRY_S)
             if self._run.may_share:
-                slot = await wait_for_slot(self._guard, model)
+                slot = await wait_for_slot(self._guard, self._run.model, among=self._able().keys())
             if isinstance(slot, Refusal):
                 await self._wait_on(slot)
                 continue
             upstream = self._able().get(slot.deployment)
             if upstream is not None:
                 return upstream, slot
-            slot.release()
-            if any(
-                each.deployment.id == slot.deployment for each in self._upstreams.serving(model)
-            ):
-                raise self._worst()  # that deployment honours less than this request asks for
-            # it left the fleet as the slot was handed over: another one is as good
+            slot.release()  # it left the fleet as the slot was handed over: another is as good
 
     async def _wait_on(self, refusal: Refusal) -> None:
         """Raises UpstreamFailure, unless an answer that has begun may wait for its end."""
         if self._cut is None:
             raise refusal.error(self._run.model)
+        if refusal.reason is Reason.DRAINED:  # nothing will come
+            raise self._cut
         pause = max(PAUSES[0], refusal.retry_after_s)
         self._paused += pause
         if self._paused > LONGEST_PAUSE:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prime_inference.domain.sharing import Sharing
@@ -25,6 +25,9 @@ class CoordinationRefused(CoordinationUnavailable):
 # Rules of the store that every adapter keeps.
 NEWCOMERS_FRACTION = 4  # newcomers to an empty store together get a quarter: others may come back
 FORGET_CLOSED_S = 3600.0  # a closed breaker; no late report and no count of trips is so old
+SAFE_FLOOR = 8  # of what it may keep for itself, a replica gives up all but an eighth to others
+PROMPT_S = 1.0  # before its end, a block was renewed by whoever lives if the store was there then
+RETURN_S = 2.0  # within it, all have asked again after an outage: 1 s without calls, and a call
 BEAT_S = 1.0  # between two beats at least: one a second for the whole fleet costs nothing
 
 
@@ -53,6 +56,8 @@ class BlockAsk:
     reservation: str = ""  # empty: of what everybody shares
     reserved: int = 0  # slots of the pool that are the reservation's
     kept: int = 0  # of these, at least so many are not lent to others
+    safe: int = 0  # what it allows itself if the store is not heard again
+    keep: int = 0  # so many it would like to have in any case, though it may not need them now
 
     @property
     def block(self) -> str:
@@ -71,6 +76,10 @@ class BlockGrant:
     learning: bool  # the store has just started and grants little
     recall: int = 0  # of the requests in flight, at most so many to be ended: slots are lent
     owed: int = 0  # slots of the reservation that are needed and on their way back
+    safe: int = 0  # slots that nobody else is granted, also while the store is away
+    capacity: int = 0  # slots of the pool as all replicas know them: the least
+    more_in_s: float = field(default=0.0, compare=False)
+    """Until learning ends, or the block that is in the way, where less was granted than wanted."""
 
 
 # --- breakers ----------------------------------------------------------------------------

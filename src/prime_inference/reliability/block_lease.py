@@ -43,7 +43,11 @@ class BlockLease:
         self.batch = 0
         self.valid_until = -math.inf  # by our own clock
         self.safe = 0  # without a valid lease; 0 until the store was asked once
+        self.kept = 0  # of the safe capacity, what the store grants nobody else
+        self.more_at: float | None = None  # when the store may have more for us, if it lacks some
+        self._agreed = capacity  # slots, as all replicas know them: the least
         self.reserved = 0  # slots of the deployment that are others'
+        self.learning = False  # the store has just started
         self.recall_to: int | None = None  # in flight at most, since slots were lent; None: all
         self.replicas = settings.assumed_replicas
         self._replicas_until = -math.inf  # before, it is not lowered
@@ -139,14 +143,19 @@ class BlockLease:
         `rest`: with nothing in flight and nobody coming; gives everything up.
         """
         interactive, batch = (0, 0) if rest else self._wants(now)
+        keep = self._keep()
         self.resting = rest
         if rest:
             self.ready = False
             self.granted = self.batch = 0
+            self.kept = min(self.kept, keep)
+            self.safe = self._safe_capacity()
             self.valid_until = now + self._settings.presence_s
-        elif now < self.valid_until:
+        elif now < self.valid_until:  # later, what is given up cannot be had again
             self.granted = min(self.granted, max(interactive + batch, in_flight))
             self.batch = min(self.batch, self.granted)
+            self.kept = min(self.kept, keep)
+            self.safe = self._safe_capacity()
         self._refused_interactive = self._refused_batch = 0
         self._asked_to_rest = rest
         self._sequence = next(self._sequences)
@@ -163,6 +172,8 @@ class BlockLease:
             in_flight=in_flight,
             ttl_s=self._settings.presence_s if rest else self._settings.ttl_s,
             sharing=self._settings.sharing,
+            safe=max(self.granted, self.kept),
+            keep=keep,
         )
 
     def accept(self, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float) -> None:
@@ -175,8 +186,12 @@ class BlockLease:
         self.granted = grant.granted
         self.batch = grant.batch
         self.recall_to = ask.in_flight - grant.recall if grant.recall else None
+        self.kept = grant.safe
+        self._agreed = grant.capacity or self.capacity
         self._count_replicas(grant, now)
         self.safe = self._safe_capacity()
+        self.more_at = sent_at + grant.more_in_s if grant.more_in_s else None
+        self.learning = grant.learning
         self.valid_until = sent_at + ask.ttl_s * (1 - settings.early_end)
         contended = grant.granted < ask.interactive + ask.batch
         self._contended = contended
@@ -190,7 +205,9 @@ class BlockLease:
         self._ask_at = sent_at + settings.ttl_s * self._renew_at
         if contended:
             self._ask_at = min(self._ask_at, sent_at + settings.contended_gap_s)
-        if grant.granted < ask.has:  # the store frees the difference when it hears that we know
+        if (
+            grant.granted < ask.has or max(grant.granted, grant.safe) < ask.safe
+        ):  # the store frees the difference when it hears that we know
             self._ask_at = now
 
     def failed(self, ask: BlockAsk, now: float) -> None:
@@ -200,7 +217,8 @@ class BlockLease:
         self.asking = False
         if now >= self.valid_until:  # nobody knows what is lent
             self.recall_to = None
-        self.safe = self._safe_capacity()
+        if not self.epoch:  # nobody has told what is left: a part of all
+            self.safe = self._part()
         self._ask_at = now + ASK_AFTER_FAILURE_S
         if not self.resting and not self.ready:
             self.ready = True
@@ -218,13 +236,15 @@ class BlockLease:
         """So many slots of the deployment are others': nothing of them without a lease."""
         if slots != self.reserved:
             self.reserved = slots
-            self.safe = min(self.safe, self._safe_capacity())
+            if not self.epoch:
+                self.safe = min(self.safe, self._part())
 
     def resize(self, capacity: int) -> None:
         """The deployment has another number of slots; the store hears of it at once."""
         self.capacity = capacity
+        self._agreed = min(self._agreed, capacity)
         self.granted = min(self.granted, capacity)
-        self.safe = min(self.safe, self._safe_capacity())
+        self.safe = min(self.safe, capacity)
         self._ask_at = -math.inf
 
     def close(self) -> None:
@@ -253,12 +273,28 @@ class BlockLease:
         return self._settings.renew_at if not self.reserved else RENEW_RESERVED_AT
 
     def _safe_capacity(self) -> int:
-        own = self.capacity - self.reserved
+        """What the store grants nobody else; one slot in turn with others, where slots are few."""
+        few = 0 < self._own < self.replicas
+        return max(self.granted, self.kept, 1 if few else 0)
+
+    @property
+    def _own(self) -> int:
+        """Slots that are not others', as all replicas know them."""
+        return min(self.capacity, self._agreed) - self.reserved
+
+    def _part(self) -> int:
+        own = self._own
         return max(1, own // max(self.replicas, self._assumed)) if own > 0 else 0
+
+    def _keep(self) -> int:
+        """Slots that nobody else is to have, for the time when the store is away."""
+        if self.closing or self._own < self.replicas:
+            return 0
+        return max(1, int(self._part() * self._settings.keep))
 
     def _reserve(self) -> int:
         """Slots kept though nobody needs them, unless others do: growth meets leased slots."""
-        return 0 if self._contended else int(self._safe_capacity() * self._settings.reserve)
+        return 0 if self._contended else int(self._part() * self._settings.reserve)
 
     def _wants(self, now: float) -> tuple[int, int]:
         """Slots for the peak since the renewal before the last one, and some headroom."""

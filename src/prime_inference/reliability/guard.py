@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from random import Random
 
 from prime_inference.domain.models import Deployment
@@ -173,10 +173,17 @@ class Guard:
             self.wake()
         return slot
 
-    def admit_any(self, model: str, priority: Priority = Priority.INTERACTIVE) -> Slot | Refusal:
-        """Take a slot of the best candidate that has one."""
+    def admit_any(
+        self,
+        model: str,
+        priority: Priority = Priority.INTERACTIVE,
+        among: Set[str] | None = None,
+    ) -> Slot | Refusal:
+        """Take a slot of the best candidate that has one, of `among` if given."""
         refusal = Refusal(Reason.GONE, GONE_RETRY_S)
         for name in self.candidates(model):
+            if among is not None and name not in among:
+                continue
             slot = self.admit(name, priority)
             if isinstance(slot, Slot):
                 return slot
@@ -184,16 +191,22 @@ class Guard:
         return refusal
 
     def wait(
-        self, model: str, priority: Priority, deliver: Callable[[Slot | Refusal], None]
+        self,
+        model: str,
+        priority: Priority,
+        deliver: Callable[[Slot | Refusal], None],
+        among: Set[str] | None = None,
     ) -> Waiter | Refusal:
-        """Wait for a slot of any deployment of the model, if that pays; see `leave`.
+        """Wait for a slot of any deployment of the model, of `among` if given, if that pays.
 
         Only after all were refused: who waits is served when a slot is given back or granted.
+        See `leave`.
         """
         pool = self._models.get(model)
-        if pool is None:
-            return Refusal(Reason.GONE, GONE_RETRY_S)
-        joined = pool.wait(priority, self._clock(), deliver)
+        if pool is None:  # they were drained before they were ever used
+            self.decisions.refusals[model, Reason.DRAINED] += 1
+            return Refusal(Reason.DRAINED, GONE_RETRY_S)
+        joined = pool.wait(priority, self._clock(), deliver, among)
         self.wake()
         return joined
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from random import Random
 
 from prime_inference.ports.coordination import BreakerState
@@ -94,25 +94,39 @@ class ModelPool:
             return slot
         if ticket is not None:
             member.breaker.use_ticket_by = now  # unused after all: it goes back
-        return self._refusal(Reason.FULL, self.expected_wait(priority, now))
+        return self._refusal(Reason.FULL, self.expected_wait(priority, now), now)
 
-    def expected_wait(self, priority: Priority, now: float) -> float:
-        """Seconds until a newcomer to the line would have a slot; infinite if nobody can tell."""
-        rate = sum(member.slots_per_second(now) for member in self.members if member.usable)
+    def expected_wait(self, priority: Priority, now: float, among: Set[str] | None = None) -> float:
+        """Seconds until a newcomer who wants one `among` would have a slot, by the line.
+
+        Infinite if nobody can tell.
+        """
+        rate = sum(member.slots_per_second(now) for member in self._usable(among))
         if rate <= 0:  # no slot was ever given back here, or others hold them all
             return math.inf
-        return (self.line.ahead_of(priority) + 1) / rate
+        return (self.line.ahead_of(priority, among) + 1) / rate
 
     def wait(
-        self, priority: Priority, now: float, deliver: Callable[[Slot | Refusal], None]
+        self,
+        priority: Priority,
+        now: float,
+        deliver: Callable[[Slot | Refusal], None],
+        among: Set[str] | None = None,
     ) -> Waiter | Refusal:
-        """Join the line, if a slot is expected within the longest wait."""
+        """Join the line for a slot of one `among`, if it is expected within the longest wait."""
         longest = self._settings.lease.longest_wait_s
-        expected = self.expected_wait(priority, now)
-        if expected > longest and self.line.size >= self._slots_to_come(now):
-            self._decisions.waits[self.model, Wait.REFUSED] += 1
-            return self._refusal(Reason.NOT_WORTH_WAITING, expected)
-        waiter = Waiter(priority, now + longest, deliver)
+        able = sum(among is None or member.id in among for member in self.members)
+        if not able:
+            return self._refusal(Reason.DRAINED, math.inf, now)
+        if able == len(self.members):
+            among = None
+        expected = self.expected_wait(priority, now, among)
+        if expected > longest:
+            rivals = self.line.ahead_of(max(Priority), among)
+            if rivals >= self._slots_to_come(now, among):
+                self._decisions.waits[self.model, Wait.REFUSED] += 1
+                return self._refusal(Reason.NOT_WORTH_WAITING, expected, now)
+        waiter = Waiter(priority, now + longest, deliver, among)
         self.line.join(waiter)
         return waiter
 
@@ -121,10 +135,10 @@ class ModelPool:
     ) -> None:
         """Hand free slots to those who wait."""
         for priority in Priority:
-            while (waiter := self.line.first(priority)) is not None:
-                slot = self._any_slot(priority, now, probing, on_release)
-                if slot is None:
-                    break
+            while (
+                next_served := self._next_served(priority, now, probing, on_release)
+            ) is not None:
+                waiter, slot = next_served
                 self.line.leave(waiter)
                 self._decisions.waits[self.model, Wait.SERVED] += 1
                 waiter.deliver(slot)
@@ -134,33 +148,66 @@ class ModelPool:
 
         Those come with its next answer, which a busy process may be late to ask for.
         """
-        if self._slots_to_come(now):
-            return
         for waiter in self.line.overdue(now):
-            expected = self.expected_wait(waiter.priority, now)
+            if self._slots_to_come(now, waiter.among):
+                continue
+            self.line.leave(waiter)
+            expected = self.expected_wait(waiter.priority, now, waiter.among)
             self._decisions.waits[self.model, Wait.EXPIRED] += 1
-            waiter.deliver(self._refusal(Reason.WAITED, expected))
+            waiter.deliver(self._refusal(Reason.WAITED, expected, now))
 
-    def _refusal(self, reason: Reason, expected: float) -> Refusal:
-        """Without any knowledge, come back when the store will have been asked again."""
+    def _refusal(self, reason: Reason, expected: float, now: float) -> Refusal:
+        """When slots come back; where none do, or few while the store learns: when it has more."""
+        more_in = self._more_in(now)
         if expected == math.inf:
-            expected = self._settings.lease.contended_gap_s
+            expected = more_in or self._settings.lease.contended_gap_s
+        elif any(member.lease.learning for member in self.members):
+            expected = max(expected, more_in)
         self._decisions.refusals[self.model, reason] += 1
         return Refusal(reason, expected)
 
-    def _slots_to_come(self, now: float) -> int:
-        """Slots that the store may still grant within a moment."""
-        return sum(member.lease.may_grow_by(now) for member in self.members if member.usable)
+    def _usable(self, among: Set[str] | None) -> list[DeploymentGuard]:
+        return [m for m in self.members if m.usable and (among is None or m.id in among)]
 
-    def _any_slot(
+    def _more_in(self, now: float) -> float:
+        """Seconds until the store may have more; 0 if that is not known."""
+        times = [member.lease.more_at for member in self.members if member.usable]
+        return max(0.0, min((at for at in times if at is not None), default=now) - now)
+
+    def _slots_to_come(self, now: float, among: Set[str] | None) -> int:
+        """Slots that the store may still grant within a moment."""
+        return sum(member.lease.may_grow_by(now) for member in self._usable(among))
+
+    def _next_served(
         self,
         priority: Priority,
         now: float,
         probing: bool,
         on_release: Callable[[DeploymentGuard], None],
+    ) -> tuple[Waiter, Slot] | None:
+        """The first in the line for whom there is a slot, and that slot."""
+        in_vain: Set[str] | None = None  # what the last one wanted: few want different things
+        for waiter in self.line.of(priority):
+            if in_vain is not None and waiter.among == in_vain:
+                continue
+            slot = self._any_slot(priority, waiter.among, now, probing, on_release)
+            if slot is not None:
+                return waiter, slot
+            if waiter.among is None:  # there is none at all
+                return None
+            in_vain = waiter.among
+        return None
+
+    def _any_slot(
+        self,
+        priority: Priority,
+        among: Set[str] | None,
+        now: float,
+        probing: bool,
+        on_release: Callable[[DeploymentGuard], None],
     ) -> Slot | None:
         for member in self.ordered(now, probing):
-            if member.has_room(now):
+            if member.has_room(now) and (among is None or member.id in among):
                 slot = self.take(member, priority, now, on_release)
                 if isinstance(slot, Slot):
                     return slot

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from prime_inference.domain.reservations import Allotment
@@ -29,6 +29,7 @@ class ReservedWaiter:
     lease: ReservedLease  # that was asked to grow for it
     deadline: float
     deliver: Callable[[ReservedSlot | Refusal], None]
+    among: Set[str] | None  # the deployments that can serve it; None: every one
     in_vain: list[ReservedLease] = field(default_factory=list)  # where nothing was to come
 
 
@@ -127,17 +128,21 @@ class ReservedCapacity:
         return slot
 
     def wait(
-        self, reservation: str, deliver: Callable[[ReservedSlot | Refusal], None]
+        self,
+        reservation: str,
+        deliver: Callable[[ReservedSlot | Refusal], None],
+        among: Set[str] | None = None,
     ) -> ReservedWaiter | None:
         """Wait for a slot that is the reservation's and lent, or not asked for yet.
 
-        None: all of them are in use by those whose they are.
+        Of deployments `among`, if given. None: all are in use by those whose they are.
         """
         now = self._clock()
-        lease = self._best(reservation, now, ())
+        leases = [each.reserved[reservation] for each in self._usable(reservation, among)]
+        lease = _most_to_come(leases, now)
         if lease is None:
             return None
-        waiter = ReservedWaiter(lease, now + self._settings.ttl_s, deliver)
+        waiter = ReservedWaiter(lease, now + self._settings.ttl_s, deliver, among)
         self.lines[reservation].append(waiter)
         lease.waiting += 1
         lease.needs_more(now)
@@ -170,10 +175,14 @@ class ReservedCapacity:
     def serve(self, now: float) -> None:
         """Hand out what is free; refuse whom nothing is coming for."""
         for reservation, line in list(self.lines.items()):
-            while line and (slot := self._any(reservation, now)) is not None:
-                self._next(line).deliver(slot)
+            while (served := self._first_served(reservation, line, now)) is not None:
+                waiter, slot = served
+                self._step_out(line, waiter)
+                waiter.deliver(slot)
             while line and line[0].deadline <= now:
-                self._next(line).deliver(Refusal(Reason.WAITED, self._settings.contended_gap_s))
+                waiter = line[0]
+                self._step_out(line, waiter)
+                waiter.deliver(Refusal(Reason.WAITED, self._settings.contended_gap_s))
             for waiter in reversed(list(line)):  # first come, first served
                 if waiter.lease.to_come(now) < waiter.lease.waiting and waiter in line:
                     self._move(waiter, now)
@@ -200,23 +209,15 @@ class ReservedCapacity:
         """Whether no slot is reserved, or was and is still in use."""
         return not any(member.reserved for member in self._deployments.values())
 
-    def _best(
-        self, reservation: str, now: float, but: Sequence[ReservedLease]
-    ) -> ReservedLease | None:
-        """The lease from which most is to come for one more; None: nothing from any."""
-        members = self._members(reservation)
-        leases = [member.reserved[reservation] for member in members if member.usable]
-        leases = [lease for lease in leases if lease not in but]
-        lease = max(leases, key=lambda each: each.to_come(now, 1) - each.waiting, default=None)
-        return lease if lease is not None and lease.to_come(now, 1) > lease.waiting else None
-
     def _move(self, waiter: ReservedWaiter, now: float) -> None:
         """Nothing comes where it waits: let it wait elsewhere, or tell it."""
+        reservation = waiter.lease.reservation
         waiter.lease.waiting -= 1
         waiter.in_vain.append(waiter.lease)
-        lease = self._best(waiter.lease.reservation, now, waiter.in_vain)
+        leases = [each.reserved[reservation] for each in self._usable(reservation, waiter.among)]
+        lease = _most_to_come([lease for lease in leases if lease not in waiter.in_vain], now)
         if lease is None:
-            self.lines[waiter.lease.reservation].remove(waiter)
+            self.lines[reservation].remove(waiter)
             waiter.deliver(Refusal(Reason.FULL, self._settings.contended_gap_s))
             return
         waiter.lease = lease
@@ -224,19 +225,32 @@ class ReservedCapacity:
         lease.needs_more(now)
         self._wake()
 
-    def _members(self, reservation: str) -> list[DeploymentGuard]:
-        return [each for each in self._deployments.values() if reservation in each.reserved]
+    def _usable(self, reservation: str, among: Set[str] | None) -> list[DeploymentGuard]:
+        """Those that have slots of it, of `among` if given."""
+        return [
+            each
+            for each in self._deployments.values()
+            if reservation in each.reserved and each.usable and (among is None or each.id in among)
+        ]
 
-    def _any(self, reservation: str, now: float) -> ReservedSlot | None:
-        for member in self._members(reservation):
-            if member.usable:
+    def _first_served(
+        self, reservation: str, line: deque[ReservedWaiter], now: float
+    ) -> tuple[ReservedWaiter, ReservedSlot] | None:
+        """The first in the line for whom there is a slot, and that slot."""
+        for waiter in line:
+            for member in self._usable(reservation, waiter.among):
                 slot = member.take_reserved(reservation, now, self._on_release)
                 if slot is not None:
-                    return slot
+                    return waiter, slot
         return None
 
     @staticmethod
-    def _next(line: deque[ReservedWaiter]) -> ReservedWaiter:
-        waiter = line.popleft()
+    def _step_out(line: deque[ReservedWaiter], waiter: ReservedWaiter) -> None:
+        line.remove(waiter)
         waiter.lease.waiting -= 1
-        return waiter
+
+
+def _most_to_come(leases: list[ReservedLease], now: float) -> ReservedLease | None:
+    """The lease from which most is to come for one more; None: nothing from any."""
+    lease = max(leases, key=lambda each: each.to_come(now, 1) - each.waiting, default=None)
+    return lease if lease is not None and lease.to_come(now, 1) > lease.waiting else None

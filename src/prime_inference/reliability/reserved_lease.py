@@ -102,6 +102,14 @@ class ReservedLease(BlockLease):
     def _renew_at(self) -> float:
         return RENEW_RESERVED_AT
 
+    def _safe_capacity(self) -> int:
+        """Where there are too few for all, whoever has none spills."""
+        return max(self.granted, self.kept)
+
+    def _keep(self) -> int:
+        """One slot, as is kept back from others anyway; none that others need for a probe."""
+        return min(1, super()._keep()) if self.offered else 0
+
     def _reserve(self) -> int:
         return 0  # the store keeps them
 

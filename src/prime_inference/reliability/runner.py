@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 
 from prime_inference.ports.clock import Clock
 from prime_inference.ports.coordination import (
@@ -132,12 +132,13 @@ class Runner:
     def _send_canary(self, name: str, canary: Canary, tasks: asyncio.TaskGroup) -> None:
         slot = self._guard.probe_slot(name)
         if slot is not None:
-            tasks.create_task(_run_canary(slot, canary))
+            probe = tasks.create_task(_run_canary(slot, canary))
+            # not in the coroutine: cancelled before its first step it would not run at all
+            probe.add_done_callback(lambda _: slot.release())
 
 
 async def _run_canary(slot: Slot, canary: Canary) -> None:
-    with slot:
-        await canary(slot)
+    await canary(slot)
 
 
 async def begin(guard: Guard, model: str) -> None:
@@ -162,13 +163,17 @@ async def leased(guard: Guard, model: str) -> None:
 
 
 async def wait_for_slot(
-    guard: Guard, model: str, priority: Priority = Priority.INTERACTIVE
+    guard: Guard,
+    model: str,
+    priority: Priority = Priority.INTERACTIVE,
+    among: Set[str] | None = None,
 ) -> Slot | Refusal:
     """A slot of the model: at once, or after a wait of at most `longest_wait_s` if that pays.
 
+    Only of deployments `among`, if given: those that can serve the request.
     A cancelled caller leaves the line, or gives back the slot that it was just handed.
     """
-    slot = guard.admit_any(model, priority)
+    slot = guard.admit_any(model, priority, among)
     if isinstance(slot, Slot):
         return slot
     future: asyncio.Future[Slot | Refusal] = asyncio.get_running_loop().create_future()
@@ -179,7 +184,7 @@ async def wait_for_slot(
         elif isinstance(result, Slot):
             result.release()
 
-    waiter = guard.wait(model, priority, deliver)
+    waiter = guard.wait(model, priority, deliver, among)
     if isinstance(waiter, Refusal):
         return waiter
     try:

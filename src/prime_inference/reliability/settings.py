@@ -67,6 +67,7 @@ class LeaseSettings:
     contended_gap_s: float = 1.0  # others hold them: asking more often brings nothing
     headroom: float = 0.25  # of the peak, so that growing traffic meets leased slots
     reserve: float = 0.125  # of a replica's part: all replicas lease no more than that for nothing
+    keep: float = 0.5  # of a replica's part, while the store is away: the rest is for who is busy
     assumed_replicas: int = 3  # before the store has told; one per zone
     sharing: Sharing = Sharing.FAIR
     longest_wait_s: float = 1.0  # the least a Retry-After can say
@@ -82,6 +83,7 @@ class LeaseSettings:
         _require(self.presence_s > 0, "lease.presence_s is above 0")
         _require(self.headroom >= 0, "lease.headroom is at least 0")
         _require(0 <= self.reserve <= 1, "lease.reserve is in [0, 1]")
+        _require(0 <= self.keep <= 1, "lease.keep is in [0, 1]")
         _require(self.assumed_replicas >= 1, "lease.assumed_replicas is at least 1")
         _require(self.longest_wait_s >= 0, "lease.longest_wait_s is at least 0")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from prime_inference.domain.errors import CapacityExhausted
+from prime_inference.domain.errors import CapacityExhausted, ModelDrained
 from prime_inference.domain.pools import SERVERLESS
 from prime_inference.reliability.outcome import Outcome
 
@@ -32,6 +32,7 @@ class Reason(enum.StrEnum):
     GONE = "gone"  # there is no such deployment any more
     NOT_WORTH_WAITING = "not_worth_waiting"  # it would take longer than a Retry-After
     WAITED = "waited"  # the expected slot did not come
+    DRAINED = "drained"  # no deployment that could serve it takes requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,12 @@ class Refusal:
     retry_after_s: float
 
     def error(self, model: str) -> CapacityExhausted:
-        """What the client is told."""
+        """What the client is told; nothing of when to come again, where nobody knows."""
+        if self.reason is Reason.DRAINED:
+            return ModelDrained(
+                f"Every deployment of {model} that could serve this request is drained.",
+                details={"reason": self.reason.value},
+            )
         return CapacityExhausted(
             f"{model} is at capacity. Try again shortly.",
             retry_after=max(1, math.ceil(self.retry_after_s)),

@@ -19,12 +19,13 @@ _LOG_GROWTH = math.log(GROWTH)
 class LatencyHistogram:
     """Quantiles of durations over a sliding window, in logarithmic buckets."""
 
-    __slots__ = ("_counts", "_fresh_until", "_merged", "_quantiles", "_slice")
+    __slots__ = ("_counts", "_fresh_until", "_merged", "_quantiles", "_slice", "_total")
 
     def __init__(self) -> None:
         self._counts = [[0] * BUCKETS for _ in range(SLICES)]
         self._slice = [-1] * SLICES
         self._merged: list[int] = []
+        self._total = 0  # of `_merged`
         self._quantiles: dict[float, float] = {}
         self._fresh_until = -math.inf
 
@@ -44,11 +45,10 @@ class LatencyHistogram:
         """
         if now >= self._fresh_until:
             self._merge(now)
+        if self._total < max(1, least_samples):  # whoever has asked for the same quantile before
+            return None
         if q not in self._quantiles:
-            total = sum(self._merged)
-            if total < max(1, least_samples):
-                return None
-            self._quantiles[q] = self._edge(math.ceil(q * total))
+            self._quantiles[q] = self._edge(math.ceil(q * self._total))
         return self._quantiles[q]
 
     def _merge(self, now: float) -> None:
@@ -56,6 +56,7 @@ class LatencyHistogram:
         slices = zip(self._counts, self._slice, strict=True)
         live = [counts for counts, which in slices if which > oldest]
         self._merged = [sum(column) for column in zip(*live, strict=True)]
+        self._total = sum(self._merged)
         self._quantiles.clear()
         self._fresh_until = now + REFRESH_S
 

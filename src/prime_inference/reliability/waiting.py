@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 from prime_inference.reliability.slots import Priority, Refusal, Slot
@@ -16,6 +16,11 @@ class Waiter:
     priority: Priority
     deadline: float
     deliver: Callable[[Slot | Refusal], None]
+    among: Set[str] | None = None  # the deployments that can serve it; None: every one
+
+    def competes(self, among: Set[str] | None) -> bool:
+        """Whether it may take a slot that one of `among` would give."""
+        return self.among is None or among is None or not self.among.isdisjoint(among)
 
 
 class WaitingLine:
@@ -27,9 +32,16 @@ class WaitingLine:
         self._lines: dict[Priority, deque[Waiter]] = {each: deque() for each in Priority}
         self.size = 0  # looked at with every slot that is given back
 
-    def ahead_of(self, priority: Priority) -> int:
-        """Waiters that would be served before a newcomer of that priority."""
-        return sum(len(line) for each, line in self._lines.items() if each <= priority)
+    def ahead_of(self, priority: Priority, among: Set[str] | None = None) -> int:
+        """Waiters that would be served before a newcomer of that priority who wants `among`."""
+        if among is None:  # asked with every refusal
+            return sum(len(line) for each, line in self._lines.items() if each <= priority)
+        return sum(
+            waiter.competes(among)
+            for each, line in self._lines.items()
+            if each <= priority
+            for waiter in line
+        )
 
     def join(self, waiter: Waiter) -> None:
         self._lines[waiter.priority].append(waiter)
@@ -44,17 +56,13 @@ class WaitingLine:
         self.size -= 1
         return True
 
-    def first(self, priority: Priority) -> Waiter | None:
-        """The next of that class, left in the line."""
-        line = self._lines[priority]
-        return line[0] if line else None
+    def of(self, priority: Priority) -> Iterator[Waiter]:
+        """Those of that class in their order. Nobody may come or leave meanwhile."""
+        return iter(self._lines[priority])
 
     def overdue(self, now: float) -> list[Waiter]:
-        """Take out those whose time is over."""
-        late = [w for line in self._lines.values() for w in line if w.deadline <= now]
-        for waiter in late:
-            self.leave(waiter)
-        return late
+        """Those whose time is over; they are left in the line."""
+        return [w for line in self._lines.values() for w in line if w.deadline <= now]
 
     @property
     def next_deadline(self) -> float | None:

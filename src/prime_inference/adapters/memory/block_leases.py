@@ -17,7 +17,14 @@ from prime_inference.adapters.memory.reserved_blocks import (
     slots_of,
 )
 from prime_inference.domain.sharing import banded_shares
-from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BlockAsk, BlockGrant
+from prime_inference.ports.coordination import (
+    NEWCOMERS_FRACTION,
+    PROMPT_S,
+    RETURN_S,
+    SAFE_FLOOR,
+    BlockAsk,
+    BlockGrant,
+)
 
 
 @dataclass(slots=True)
@@ -27,15 +34,23 @@ class _Block:
     held: int  # the most the holder may have in flight until its next ask
     newcomer: bool  # came with nothing while the store was learning
     ends: float
+    awaited: bool = False  # it ended while nobody was heard: its holder may be about to ask
 
     @property
     def holding(self) -> Holding:
         return Holding(self.ask, self.held)
 
     @property
-    def counts(self) -> bool:
-        """Whether its holder has slots or wants any; otherwise it only says that it is there."""
-        return self.held + self.ask.interactive + self.ask.batch > 0
+    def entitled(self) -> BlockAsk:
+        """Its ask, with what its holder keeps whatever it wants."""
+        if self.ask.reservation or self.ask.interactive >= self.grant.safe:
+            return self.ask
+        return replace(self.ask, interactive=self.grant.safe)
+
+    @property
+    def lacks(self) -> bool:
+        """Whether its holder was granted less than it wants."""
+        return self.grant.granted < self.ask.interactive + self.ask.batch
 
 
 class BlockPool:
@@ -56,7 +71,7 @@ class BlockPool:
         alike = [block for block in others if block.ask.reservation == ask.reservation]
         if mine is not None and ask.sequence <= mine.ask.sequence:
             return replace(mine.grant, holders=len(alike) + 1, learning=learning)
-        capacity = min([ask.capacity, *(block.ask.capacity for block in others if block.counts)])
+        capacity = min([ask.capacity, *(block.ask.capacity for block in others)])
         free = max(0, capacity - sum(block.held for block in others))
         slots = capacity
         if ask.reservation:
@@ -66,15 +81,17 @@ class BlockPool:
         if mine is None:
             self._epoch += 1
         epoch = self._epoch if mine is None else mine.grant.epoch
-        newcomer = ask.has == 0 and ask.in_flight == 0 if mine is None else mine.newcomer
+        has_nothing = ask.has == ask.in_flight == ask.safe == 0
+        newcomer = has_nothing if mine is None else mine.newcomer
         shares = {}
         if learning:
             total, batch = self._claimed(ask, alike, slots, newcomer)
         else:
-            shares = self._shares([ask, *(block.ask for block in alike)], room, now)
+            shares = self._shares([ask, *(block.entitled for block in alike)], room, now)
             total, batch = shares[ask.holder]
         granted = min(total, free)
-        held = max(granted, ask.has, ask.in_flight)
+        safe = min(free, self._safe(ask, alike, capacity, learning, newcomer))
+        held = max(granted, safe, ask.has, ask.in_flight, ask.safe)
         owes = ask.reservation and not learning
         in_use = sum(block.ask.in_flight for block in alike)
         grant = BlockGrant(
@@ -85,6 +102,9 @@ class BlockPool:
             learning=learning,
             recall=self._recall(Holding(ask, held), others, shares, capacity) if shares else 0,
             owed=max(0, min(total - batch, slots - in_use) - granted) if owes else 0,
+            safe=safe,
+            capacity=capacity,
+            more_in_s=self._more_in(ask, granted, others, now, learning),
         )
         self._blocks[ask.block] = _Block(ask, grant, held, newcomer, now + ask.ttl_s)
         return grant
@@ -97,8 +117,19 @@ class BlockPool:
 
     def leases(self, now: float) -> dict[str, tuple[int, int]]:
         """Epoch, and slots counted against it, of every live lease, by the block's name."""
-        self._advance(now)
-        return {name: (block.grant.epoch, block.held) for name, block in self._blocks.items()}
+        now += max(0.0, self._latest - now)
+        return {
+            name: (block.grant.epoch, block.held)
+            for name, block in self._blocks.items()
+            if block.ends > now or self._is_awaited(block)
+        }
+
+    def _is_awaited(self, block: _Block) -> bool:
+        """Whether a block that has ended may be in use, by who could not renew it.
+
+        The store was not heard of shortly before its end, nor since: it may have been away.
+        """
+        return not block.awaited and self._latest < block.ends - PROMPT_S
 
     def _advance(self, now: float) -> None:
         step_back = self._latest - now
@@ -106,10 +137,38 @@ class BlockPool:
             self._learning_until -= step_back
             for block in self._blocks.values():
                 block.ends -= step_back
+            self._latest = now
+        for name, block in list(self._blocks.items()):
+            if block.ends > now:
+                continue
+            if self._is_awaited(block):
+                block.awaited, block.ends = True, now + RETURN_S
+            else:
+                del self._blocks[name]
         self._latest = now
-        ended = [holder for holder, block in self._blocks.items() if block.ends <= now]
-        for holder in ended:
-            del self._blocks[holder]
+
+    @staticmethod
+    def _safe(
+        ask: BlockAsk, alike: list[_Block], capacity: int, learning: bool, newcomer: bool
+    ) -> int:
+        """Slots that the holder keeps whatever it needs: few, where others lack some."""
+        if learning:
+            return min(ask.keep, 1) if newcomer else ask.safe
+        lacking = any(block.lacks for block in alike)
+        if ask.reservation:
+            return 0 if lacking else ask.keep
+        part = capacity // (len(alike) + 1)
+        return min(ask.keep, max(1, part // SAFE_FLOOR) if lacking and part else part)
+
+    def _more_in(
+        self, ask: BlockAsk, granted: int, others: list[_Block], now: float, learning: bool
+    ) -> float:
+        if granted >= ask.interactive + ask.batch:
+            return 0.0
+        if learning:
+            return self._learning_until - now
+        largest = max(others, key=lambda block: (block.held, block.ask.block), default=None)
+        return 0.0 if largest is None else min(ask.ttl_s, largest.ends - now)
 
     @staticmethod
     def _unkept(others: list[_Block], capacity: int) -> int:
@@ -133,7 +192,7 @@ class BlockPool:
     ) -> tuple[int, int]:
         """While learning: what the holder says it has; a newcomer, of what newcomers may have."""
         if not newcomer:
-            total = max(ask.has, ask.in_flight)
+            total = max(ask.has, ask.in_flight, min(ask.safe, ask.interactive + ask.batch))
             return total, min(ask.batch, total)
         allowance = max(1, capacity // NEWCOMERS_FRACTION)
         allowance -= sum(block.grant.granted for block in others if block.newcomer)

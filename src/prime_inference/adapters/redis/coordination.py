@@ -27,6 +27,9 @@ from prime_inference.ports.coordination import (
     BEAT_S,
     FORGET_CLOSED_S,
     NEWCOMERS_FRACTION,
+    PROMPT_S,
+    RETURN_S,
+    SAFE_FLOOR,
     Beat,
     BlockAsk,
     BlockGrant,
@@ -99,7 +102,10 @@ class RedisCoordination:
         self._channel = f"{prefix}:breakers:changed"
 
     async def lease_blocks(self, asks: Sequence[BlockAsk]) -> Sequence[BlockGrant]:
-        rules = (self._learning_us, BATCH_FRACTION, NEWCOMERS_FRACTION, int(KEEP_S * 1e3))
+        rules = (
+            self._learning_us, BATCH_FRACTION, NEWCOMERS_FRACTION, int(KEEP_S * 1e3),
+            SAFE_FLOOR, _us(PROMPT_S), _us(RETURN_S),
+        )  # fmt: skip
         calls = [
             (
                 [self._block_key(ask.pool) for ask in some],
@@ -109,12 +115,7 @@ class RedisCoordination:
         ]
         async with self._call():
             answers = await self._scripts.run_many(self._blocks, calls)
-            return [
-                BlockGrant(int(epoch), granted, batch, holders, bool(learning), recall, owed)
-                for epoch, granted, batch, holders, learning, recall, owed in chain.from_iterable(
-                    answers
-                )
-            ]
+            return [_grant(fields) for fields in chain.from_iterable(answers)]
 
     async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
         calls = [
@@ -263,6 +264,16 @@ def _ask(ask: BlockAsk) -> Sequence[Argument]:
     return (
         ask.holder, ask.sequence, ask.capacity, ask.interactive, ask.batch, ask.has,
         ask.in_flight, _us(ask.ttl_s), ask.sharing, ask.reservation, ask.reserved, ask.kept,
+        ask.safe, ask.keep,
+    )  # fmt: skip
+
+
+def _grant(fields: Sequence[Any]) -> BlockGrant:
+    epoch, granted, batch, holders, learning, *more, more_in_us = fields
+    recall, owed, safe, capacity = more
+    return BlockGrant(
+        int(epoch), granted, batch, holders, bool(learning), recall, owed, safe, capacity,
+        int(more_in_us) / 1e6,
     )  # fmt: skip
 
 

@@ -64,7 +64,11 @@ async def _until(lines: AsyncIterator[str], cancelled: asyncio.Future[Any]) -> A
     """Lines until there are no more or Dynamo cancels; the engine stops when we hang up."""
     while True:
         line = asyncio.ensure_future(anext(lines))
-        await asyncio.wait({line, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({line, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # a wait that is cancelled leaves what it waits for running
+            line.cancel()
+            raise
         if not line.done():
             line.cancel()
             with contextlib.suppress(asyncio.CancelledError):

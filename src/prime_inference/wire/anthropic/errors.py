@@ -11,6 +11,7 @@ from prime_inference.domain.errors import (
     CapacityExhausted,
     InvalidRequest,
     MethodNotAllowed,
+    ModelDrained,
     NotFound,
     PayloadTooLarge,
     PermissionDenied,
@@ -34,6 +35,7 @@ KINDS: dict[type[ApiError], str] = {
     PayloadTooLarge: "request_too_large",
     RateLimited: "rate_limit_error",
     CapacityExhausted: "overloaded_error",
+    ModelDrained: "api_error",
     UpstreamTimeout: "timeout_error",
 }
 """Anthropic's types for our errors and what descends from them; the others are `api_error`."""
@@ -60,11 +62,12 @@ def in_band_type(error: ErrorObject) -> str:
 
 def render_error(error: ApiError, request_id: str) -> tuple[int, Headers, bytes]:
     """Status, headers and body of an error answer."""
-    status = OVERLOADED if isinstance(error, CapacityExhausted) else error.status
+    told_type = error_type(error)
+    status = OVERLOADED if told_type == KINDS[CapacityExhausted] else error.status
     message = error.message
     if error.param and error.param not in message:  # there is no other place for it
         message = f"{error.param}: {message}"
-    told: dict[str, object] = {"type": error_type(error), "message": message}
+    told: dict[str, object] = {"type": told_type, "message": message}
     if error.details:
         told["details"] = error.details
     body = {"type": "error", "error": told, "request_id": request_id}

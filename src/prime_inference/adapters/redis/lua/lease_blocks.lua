@@ -4,15 +4,17 @@
 --
 -- KEYS     one hash per pool: ~latest, ~learning_until, ~epoch, and a JSON record per block, which
 --          is named by its holder, or holder|reservation; all of one hash tag
--- ARGV     learning (us), batch fraction, newcomers fraction, keep (ms), then per pool: holder,
---          sequence, capacity, interactive, batch, has, in_flight, ttl (us), sharing,
---          reservation, reserved, kept
--- Returns  per pool: epoch, granted, batch, holders, learning (0 or 1), recall, owed
+-- ARGV     learning (us), batch fraction, newcomers fraction, keep (ms), safe floor, prompt (us),
+--          return (us), then per pool: holder, sequence, capacity, interactive, batch, has,
+--          in_flight, ttl (us), sharing, reservation, reserved, kept, safe, keep
+-- Returns  per pool: epoch, granted, batch, holders, learning (0 or 1), recall, owed, safe,
+--          capacity, until there may be more (us)
 --
 -- Times are microseconds of the server's clock and travel as strings: cjson keeps 14 digits.
 
 local learning_for, batch_fraction = tonumber(ARGV[1]), tonumber(ARGV[2])
 local newcomers_fraction, keep_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+local safe_floor, prompt, return_for = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
@@ -27,7 +29,8 @@ local function decode(value)
     if block[name] == nil then return nil end
   end
   block.reservation, block.holder = block.reservation or '', block.holder or ''
-  for _, name in ipairs({'reserved', 'kept', 'in_flight', 'recall', 'owed'}) do
+  for _, name in ipairs({'reserved', 'kept', 'in_flight', 'recall', 'owed', 'safe', 'told_capacity',
+                         'awaited'}) do
     block[name] = tonumber(block[name]) or 0
   end
   return block
@@ -148,6 +151,8 @@ local function shares(ask, alike, room)
   local first, second, turn = {}, {}, math.floor(now / ask.ttl)
   for i, block in ipairs(alike) do
     first[i], second[i] = block.wants_interactive, block.wants_batch
+    -- with what its holder keeps whatever it wants
+    if ask.reservation == '' then first[i] = math.max(first[i], block.safe) end
   end
   local sharing = ask.reservation == '' and ask.sharing or 'fair_share'
   first = whole_shares(sharing, room, first, turn)
@@ -159,6 +164,17 @@ local function shares(ask, alike, room)
   local parts = {}
   for i = 1, #alike do parts[i] = first[i] + second[i] end
   return parts, second
+end
+
+-- slots that the holder keeps whatever it needs: few, where others lack some
+local function safe(ask, holders, capacity, lacking, learning, newcomer)
+  if learning then
+    return newcomer and math.min(ask.keep, 1) or ask.safe
+  end
+  if ask.reservation ~= '' then return lacking and 0 or ask.keep end
+  local part = math.floor(capacity / holders)
+  if lacking and part > 0 then part = math.max(1, math.floor(part / safe_floor)) end
+  return math.min(ask.keep, part)
 end
 
 local function lease(key, ask)
@@ -187,10 +203,17 @@ local function lease(key, ask)
       save(key, name, block)
     end
   end
+  local latest = math.min(state['~latest'] or now, now)
   for name, block in pairs(blocks) do
     if block.ends <= now then
-      redis.call('HDEL', key, 'h:' .. name)
-      blocks[name] = nil
+      -- nobody was heard shortly before its end, nor since: its holder may be about to ask
+      if block.awaited == 0 and latest < block.ends - prompt then
+        block.awaited, block.ends = 1, now + return_for
+        save(key, name, block)
+      else
+        redis.call('HDEL', key, 'h:' .. name)
+        blocks[name] = nil
+      end
     end
   end
   redis.call('HSET', key, '~latest', text(now), '~learning_until', text(learning_until))
@@ -201,11 +224,14 @@ local function lease(key, ask)
   local alike, alike_held, alike_in_flight = {}, 0, 0
   local capacity, slots = ask.capacity, ask.reserved
   local others_held, newcomers_granted, longest = 0, 0, ask.ttl
+  local largest, largest_name, lacking = nil, nil, false
   for other, block in pairs(blocks) do
     if other ~= name then
       others_held = others_held + block.held
-      if block.held + block.wants_interactive + block.wants_batch > 0 then
-        capacity = math.min(capacity, block.capacity)
+      capacity = math.min(capacity, block.capacity)
+      if not largest or block.held > largest.held
+          or (block.held == largest.held and other > largest_name) then
+        largest, largest_name = block, other
       end
       longest = math.max(longest, block.ends - now)
       if block.reservation == ask.reservation then
@@ -213,6 +239,7 @@ local function lease(key, ask)
         alike_held = alike_held + block.held
         alike_in_flight = alike_in_flight + block.in_flight
         slots = math.min(slots, block.reserved)
+        lacking = lacking or block.granted < block.wants_interactive + block.wants_batch
         if block.newcomer == 1 then newcomers_granted = newcomers_granted + block.granted end
       end
     end
@@ -220,7 +247,7 @@ local function lease(key, ask)
   local holders = #alike + 1
   if mine and ask.sequence <= mine.sequence then
     return {text(mine.epoch), mine.granted, mine.batch, holders, learning and 1 or 0,
-            mine.recall, mine.owed}
+            mine.recall, mine.owed, mine.safe, mine.told_capacity, '0'}
   end
   if ask.reservation == '' then slots = capacity end
   local room, reserved = slots, nil
@@ -234,13 +261,14 @@ local function lease(key, ask)
   if mine then
     newcomer = mine.newcomer
   else
-    newcomer = (ask.has == 0 and ask.in_flight == 0) and 1 or 0
+    newcomer = (ask.has == 0 and ask.in_flight == 0 and ask.safe == 0) and 1 or 0
   end
   local block = {
     holder = ask.holder, reservation = ask.reservation, reserved = ask.reserved, kept = ask.kept,
     epoch = epoch, sequence = ask.sequence, wants_interactive = ask.interactive,
     wants_batch = ask.batch, in_flight = ask.in_flight, capacity = ask.capacity,
-    newcomer = newcomer, ends = now + ask.ttl, recall = 0, owed = 0,
+    newcomer = newcomer, ends = now + ask.ttl, recall = 0, owed = 0, safe = 0,
+    told_capacity = capacity, awaited = 0,
   }
   alike[#alike + 1] = block
   table.sort(alike, function(a, b) return a.holder < b.holder end)
@@ -252,7 +280,7 @@ local function lease(key, ask)
       all = math.max(0, math.min(ask.interactive + ask.batch, allowance))
       batch = math.max(0, all - ask.interactive)
     else
-      all = math.max(ask.has, ask.in_flight)
+      all = math.max(ask.has, ask.in_flight, math.min(ask.safe, ask.interactive + ask.batch))
       batch = math.min(ask.batch, all)
     end
   else
@@ -265,7 +293,8 @@ local function lease(key, ask)
   end
 
   block.granted = math.min(all, free)
-  block.held = math.max(block.granted, ask.has, ask.in_flight)
+  block.safe = math.min(free, safe(ask, holders, capacity, lacking, learning, newcomer == 1))
+  block.held = math.max(block.granted, block.safe, ask.has, ask.in_flight, ask.safe)
   if parts and ask.reservation ~= '' then
     block.owed = math.max(0, math.min(all - batch, slots - alike_in_flight) - block.granted)
   end
@@ -274,18 +303,27 @@ local function lease(key, ask)
   save(key, name, block)
   -- never below the longest lease; far above it, so that a pool that was idle is not taken for new
   redis.call('PEXPIRE', key, text(keep_ms + longest / 1000))
+  local more_in = 0
+  if block.granted < ask.interactive + ask.batch then
+    if learning then
+      more_in = learning_until - now
+    elseif largest then
+      more_in = math.min(ask.ttl, largest.ends - now)
+    end
+  end
   return {text(epoch), block.granted, block.batch, holders, learning and 1 or 0, block.recall,
-          block.owed}
+          block.owed, block.safe, capacity, text(more_in)}
 end
 
-local grants, size = {}, 12
+local grants, size = {}, 14
 for i, key in ipairs(KEYS) do
-  local a = 4 + size * (i - 1)
+  local a = 7 + size * (i - 1)
   local function number(n) return tonumber(ARGV[a + n]) end
   grants[i] = lease(key, {
     holder = ARGV[a + 1], sequence = number(2), capacity = number(3), interactive = number(4),
     batch = number(5), has = number(6), in_flight = number(7), ttl = number(8),
     sharing = ARGV[a + 9], reservation = ARGV[a + 10], reserved = number(11), kept = number(12),
+    safe = number(13), keep = number(14),
   })
 end
 return grants
