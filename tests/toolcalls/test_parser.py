@@ -155,7 +155,9 @@ def test_names_that_are_not_declared_are_read_in_one_way_that_is_worked_out_once
 def test_telling_values_from_strings_is_bounded_for_a_whole_answer():
     schema = {"enum": [[i] for i in range(1000)]}
     tools = ToolSet([Tool("f", {"additionalProperties": {"anyOf": [schema, {"type": "string"}]}})])
-    values = "".join(f"<arg_key>k{i}</arg_key><arg_value>[-{i}]</arg_value>" for i in range(200))
+    values = "".join(
+        f"<arg_key>k{i}</arg_key><arg_value>[-{i + 1}]</arg_value>" for i in range(200)
+    )
     [call] = parse(f"<tool_call>f{values}</tool_call>", load()["glm-4.7"], tools).calls
     read = list(json.loads(call.arguments).values())
-    assert (read[0], read[-1]) == ("[-0]", [-199])  # compared with 1,000 lists, and not any more
+    assert (read[0], read[-1]) == ("[-1]", [-200])  # compared with 1,000 lists, and not any more
