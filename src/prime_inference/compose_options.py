@@ -96,13 +96,15 @@ class GatewayOptions:
     slots: int = 4096  # requests in flight at a time; the engine's own limit stands behind it
     context_tokens: int = 131_072
     tool_format: str | None = None  # of calls in the model's text; None: the upstream finds them
+    reasoning: Literal["none", "opened", "optional"] = "none"  # with it: see `GatewayParser`
 
     @property
     def tool_parser(self) -> Literal["upstream"] | GatewayParser:
         if self.tool_format is None:
             return "upstream"
         by_template = self.engine != "llama.cpp"  # which takes no template that knows of tools
-        return GatewayParser(self.tool_format, "template" if by_template else "gateway")
+        prompt: Literal["template", "gateway"] = "template" if by_template else "gateway"
+        return GatewayParser(self.tool_format, prompt, self.reasoning)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an upstream that is no base URL."""

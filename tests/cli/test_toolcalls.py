@@ -121,6 +121,7 @@ def test_parsing_gives_openais_tool_calls(prime: Prime, tools: str):
                 "path": "/days",
             }
         ],
+        "not_judged": [],
     }
 
 
@@ -133,7 +134,7 @@ def test_reasoning_and_no_call_at_all(prime: Prime, tools: str):
     document = parse(prime, tools, "--reasoning", "opened", text="Hm.</think>\n\nNo need.")
     assert document == {
         "content": "No need.", "reasoning": "Hm.", "tool_calls": [], "finish_reason": "stop",
-        "problems": [],
+        "problems": [], "not_judged": [],
     }  # fmt: skip
 
 
@@ -167,7 +168,46 @@ def test_valid_calls_succeed(prime: Prime, tools: str):
     for document in (calls, {"role": "assistant", "tool_calls": calls}):
         result = validate(prime, tools, document, "-o", "json")
         assert result.exit_code == 0
-        assert json.loads(result.stdout) == {"valid": True, "calls": 1, "problems": []}
+        assert json.loads(result.stdout) == {
+            "valid": True, "calls": 1, "problems": [], "not_judged": [],
+        }  # fmt: skip
+
+
+@pytest.fixture
+def costly(tmp_path: Path) -> str:
+    """Tools of which one has a schema that takes 2**60 steps."""
+    parameters: dict[str, Any] = {"type": "object"}
+    for _ in range(60):
+        parameters = {"if": parameters, "then": True, "unevaluatedProperties": False}
+    tool = {"type": "function", "function": {"name": "costly", "parameters": parameters}}
+    file = tmp_path / "costly.json"
+    file.write_text(json.dumps([WEATHER, tool]))
+    return str(file)
+
+
+def test_a_schema_that_is_endless_work_does_not_judge(prime: Prime, costly: str):
+    calls = [call('{"a": 1}', "costly"), call("{}"), call("{}", "nope")]
+    result = validate(prime, costly, calls[:1])
+    assert result.exit_code == 1
+    assert "call 0: not judged: the schema is too costly" in result.stdout
+    assert "1 of 1 calls were not judged" in result.stderr
+    document = json.loads(validate(prime, costly, calls, "-o", "json").stdout)
+    assert document["not_judged"] == [0]
+    assert [one["call"] for one in document["problems"]] == [1, 2]
+
+
+def test_parsing_does_not_judge_by_it_either(prime: Prime, costly: str):
+    text = "<tool_call>costly<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"
+    document = parse(prime, costly, text=text)
+    assert (document["not_judged"], document["problems"]) == ([0], [])
+
+
+@pytest.mark.parametrize("document", [[{"function": None}], [{"function": "x"}], [1], {"foo": 1}])
+def test_what_is_no_call_is_wrong_usage(prime: Prime, tools: str, document: Any):
+    result = validate(prime, tools, document)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    assert "call" in result.stderr
 
 
 def test_wrong_calls_fail_in_their_buckets(prime: Prime, tools: str):

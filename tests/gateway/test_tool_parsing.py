@@ -12,7 +12,7 @@ from prime_inference.engines.mock import MockEngine
 from prime_inference.toolcalls.format import format_named, load
 
 from .conftest import StartGateway
-from .running import MESSAGES, RunningGateway
+from .running import MESSAGES, MODEL, RunningGateway
 from .test_tool_repair import NAMED, TOOLS, answered, names
 
 PROMPT = GatewayParser("hermes", prompt="gateway")
@@ -122,6 +122,70 @@ async def test_a_deployment_may_have_reasoning_before_its_calls(
     message = (await gateway.chat(tools=TOOLS)).json()["choices"][0]["message"]
     assert message["reasoning_content"] == "First I look."
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == ARGUMENTS
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("glm-4.7", "<tool_call>weather<arg_key>city</arg_key><arg_value>Rio"),
+        ("glm-4.7", "<tool_call>weather</arg_value></tool_call>"),
+        ("hermes", '<tool_call>\n{"name": "weather", "arguments":'),
+        ("kimi-k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+                    "<|tool_call_argument_begin|>"),
+    ],
+)  # fmt: skip
+async def test_a_call_that_the_model_broke_off_never_looks_whole(
+    start_gateway: StartGateway, engine: MockEngine, stream: bool, form: str, text: str
+):
+    gateway = await start_gateway(engine, tool_parser=GatewayParser(form))
+    engine.say(text, text)
+    choice = await answered(gateway, stream)
+    (call,) = choice["message"]["tool_calls"]
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(call["function"]["arguments"])
+    assert call["function"]["arguments"]  # many clients take no text for no arguments
+    assert await gateway.metric("prime_tool_call_errors_total", error="InvalidJson") == 1
+    tool = {"name": "weather", "input_schema": {"type": "object"}}
+    body = {"model": MODEL, "max_tokens": 500, "messages": MESSAGES, "tools": [tool]}
+    response = await gateway.post("/messages", body)
+    assert response.status_code == 502, response.text
+
+
+async def test_no_call_is_found_where_the_caller_wants_none(
+    start_gateway: StartGateway, engine: MockEngine, stream: bool
+):
+    parser = GatewayParser("hermes", reasoning="optional")
+    gateway = await start_gateway(engine, tool_parser=parser)
+    text = text_of("hermes", ("weather", ARGUMENTS))
+    engine.say(f"<think>Hm.</think>So: {text}")
+    choice = await answered(gateway, stream, tool_choice="none")
+    assert choice["message"]["content"] == f"So: {text}"
+    assert not choice["message"].get("tool_calls")
+    assert choice["finish_reason"] == "stop"
+
+
+async def test_an_upstreams_call_is_not_given_where_the_caller_wants_none(
+    gateway: RunningGateway, engine: MockEngine, stream: bool
+):
+    engine.behave("calls-1")
+    choice = await answered(gateway, stream, tool_choice="none")
+    assert not choice["message"].get("tool_calls")
+    assert choice["finish_reason"] == "stop"
+    assert await gateway.metric("prime_tool_calls_unwanted_total") == 1
+    assert await gateway.metric("prime_tool_call_answers_total") == 0
+
+
+async def test_a_schema_of_endless_work_holds_nobody_up(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    gateway = await start_gateway(engine, tool_parser=GatewayParser("hermes"))
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(45):  # 2**45 steps
+        schema = {"if": schema, "then": True, "unevaluatedProperties": False}
+    engine.say(text_of("hermes", ("weather", ARGUMENTS)))
+    tool = {"type": "function", "function": {"name": "weather", "parameters": schema}}
+    assert (await gateway.chat(tools=[tool])).status_code == 200
+    assert (await gateway.get("/models")).status_code == 200
 
 
 # -- what is sent

@@ -9,6 +9,7 @@ import pytest
 
 from prime_inference.toolcalls.constraint import StructuralTag, gbnf, structural_tag
 from prime_inference.toolcalls.format import format_named, load
+from prime_inference.toolcalls.grammar import ROOM
 from prime_inference.toolcalls.tools import AUTO, ToolChoice, read_tools
 
 FORMATS = sorted(load())
@@ -116,3 +117,19 @@ def test_a_name_that_tags_cannot_hold_is_named():
         format_named("glm-4.7"), read_tools([{"name": "f", "parameters": schema}])
     )
     assert [one.why for one in built.relaxed] == ["the format cannot hold this name"]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        lambda i: {"type": "number", "minimum": i / 7, "maximum": 1e9 + i / 13},
+        lambda i: {"type": "string", "pattern": f"^(foo|bar{i})+[^x]{{3,100}}é+$"},
+        lambda i: {"properties": {f"{i}x" * 9: {}}, "additionalProperties": True},
+    ],
+)
+def test_what_is_costly_to_write_has_an_end_in_one_grammar(one):
+    properties = {f"p{i}": one(i) for i in range(700)}
+    tools = read_tools([{"name": "f", "parameters": {"properties": properties}}])
+    built = structural_tag(format_named("hermes"), tools, REQUIRED)
+    assert len(built.encoded) < 4 * ROOM
+    assert any("one grammar" in r.why or "so many" in r.why for r in built.relaxed)

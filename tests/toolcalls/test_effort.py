@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from prime_inference.toolcalls.effort import MOST_WORK, is_little_work
-from prime_inference.toolcalls.tools import Tool
+from prime_inference.toolcalls.format import format_named
+from prime_inference.toolcalls.parser import parse
+from prime_inference.toolcalls.tools import Tool, ToolSet
 
 
 def little(schema: Any, arguments: str = '{"a": 1}') -> bool:
@@ -31,6 +33,17 @@ MUCH: dict[str, Any] = {
         "properties": {"properties": {"properties": {"a": {"pattern": "x"}}}}
     },
     "patterns of names": {"patternProperties": {"(a+)+$": True}},
+    "what no subschema has seen": {
+        "if": {"if": True, "then": True},
+        "unevaluatedProperties": False,
+    },
+    "items that none has seen": {
+        "allOf": [{"allOf": [{}]}],
+        "unevaluatedItems": {"type": "string"},
+    },
+    "an unknown keyword": {"properties": {"a": {"later": True}}},
+    "a pattern as data": {"properties": {"a": {"format": "regex"}}},
+    "a reference in a dependency": {"dependencies": {"a": {"$ref": "#"}}},
     "a comparison of all with all": {"properties": {"a": {"uniqueItems": True}}},
 }
 
@@ -50,3 +63,13 @@ def test_size_makes_much_work_of_little():
     assert little(schema)
     assert not little(schema, '{"a": "' + "x" * (MOST_WORK // 3000) + '"}')
     assert not little({"title": "x" * 100_000})
+
+
+def test_a_parser_leaves_much_work_alone():
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(45):  # judged by a validator, this would take hours
+        schema = {"if": schema, "then": True, "unevaluatedProperties": False}
+    tools = ToolSet([Tool("f", schema)])
+    text = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    [call] = parse(text, format_named("hermes"), tools).calls
+    assert (call.arguments, call.problems) == ('{"a": 1}', ())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_inference.toolcalls.normalise import normalise, normalise_arguments
+from prime_inference.toolcalls.normalise import MOST_ALTERNATIVES, normalise, normalise_arguments
 from prime_inference.toolcalls.shapes import (
     ANY,
     ANY_RECORD,
@@ -23,6 +23,7 @@ from prime_inference.toolcalls.shapes import (
     Number,
     Record,
     Reference,
+    Steps,
     Text,
 )
 from tests.toolcalls.strategies import schemas
@@ -238,3 +239,51 @@ def test_the_normal_form_admits_no_value_that_the_schema_refuses(drawn, other, d
         return
     valid = jsonschema_rs.validator_for(schema).is_valid(value)
     assert Membership(normal.definitions).fits(value, normal.shape) == valid
+
+
+def _syntax_tree(size: int) -> Json:
+    """Definitions of which each leads to all others by many ways."""
+
+    def branches(i: int) -> list[Json]:
+        to_others = [{"$ref": f"#/$defs/d{(i * 7 + j) % size}"} for j in range(4)]
+        return [*to_others, {"properties": {f"x{i}": {"$ref": f"#/$defs/d{i * 3 % size}"}}}]
+
+    definitions = {f"d{i}": {"anyOf": branches(i)} for i in range(size)}
+    return {"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/d0"}}}
+
+
+def test_definitions_that_lead_to_each_other_hold_each_alternative_once():
+    normal = normalise(_syntax_tree(20))
+    assert normal.relaxed == ()
+    assert max(map(len, normal.definitions.values())) <= 20
+
+
+@pytest.mark.parametrize("size", [100, 600])
+def test_more_alternatives_than_a_grammar_can_hold_are_relaxed(size: int):
+    normal = normalise(_syntax_tree(size))
+    assert sum(map(len, normal.definitions.values())) <= MOST_ALTERNATIVES + 2 * size
+    assert normal.relaxed
+
+
+def test_comparing_the_values_of_branches_is_bounded():
+    def branch(i: int) -> Json:
+        values = [[i, j] for j in range(60)]
+        return {"properties": {"x": {"enum": values}}, "required": ["x"]}
+
+    assert relaxed({"oneOf": [branch(i) for i in range(30)]}) == ["oneOf"]
+
+
+def test_a_value_is_looked_up_among_scalars_and_compared_with_others_step_by_step():
+    words = normalise({"enum": [f"w{i}" for i in range(1000)]})
+    steps = Steps(10)
+    membership = Membership(words.definitions, steps)
+    assert membership.fits("w999", words.shape)
+    assert not membership.fits("w1000", words.shape)
+    assert steps.left == 8
+    lists = normalise({"enum": [[i] * 100 for i in range(1000)]})
+    assert Membership(lists.definitions, Steps(100)).fits([-1], lists.shape)  # given up
+    numbers = normalise({"enum": [1, True]})
+    membership = Membership(numbers.definitions)
+    assert [membership.fits(one, numbers.shape) for one in (1, 1.0, True, 0, False)] == [
+        True, True, True, False, False,
+    ]  # fmt: skip

@@ -16,7 +16,8 @@ from prime_inference.toolcalls.events import (
 )
 from prime_inference.toolcalls.format import format_named, load
 from prime_inference.toolcalls.parser import Parser, parse
-from prime_inference.toolcalls.tools import read_tools
+from prime_inference.toolcalls.readings import readings_of
+from prime_inference.toolcalls.tools import Tool, ToolSet, read_tools
 
 FORMATS = sorted(load())
 TOOLS = read_tools(
@@ -142,3 +143,21 @@ def test_nothing_comes_after_the_end():
 def test_empty_pieces_change_nothing():
     assert events_of("glm-4.7", ["", "a", "", "b", ""]) == [Content("a"), Content("b")]
     assert events_of("glm-4.7", []) == []
+
+
+def test_names_that_are_not_declared_are_read_in_one_way_that_is_worked_out_once():
+    values = [f"w{i}" for i in range(990)]
+    tool = Tool("f", {"additionalProperties": {"anyOf": [{"enum": values}, {"type": "array"}]}})
+    readings = readings_of(tool, python_words=False)
+    assert readings.of("a") is readings.of("b")
+
+
+def test_telling_values_from_strings_is_bounded_for_a_whole_answer():
+    schema = {"enum": [[i] for i in range(1000)]}
+    tools = ToolSet([Tool("f", {"additionalProperties": {"anyOf": [schema, {"type": "string"}]}})])
+    values = "".join(
+        f"<arg_key>k{i}</arg_key><arg_value>[-{i + 1}]</arg_value>" for i in range(200)
+    )
+    [call] = parse(f"<tool_call>f{values}</tool_call>", load()["glm-4.7"], tools).calls
+    read = list(json.loads(call.arguments).values())
+    assert (read[0], read[-1]) == ("[-1]", [-200])  # compared with 1,000 lists, and not any more

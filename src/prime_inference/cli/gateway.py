@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -16,7 +16,7 @@ from prime_inference.cli.clocks import (
     clock_limits,
 )
 from prime_inference.cli.failures import WrongUsage
-from prime_inference.cli.options import Plain, TextOrJson
+from prime_inference.cli.options import Plain, TextOrJson, one_of
 from prime_inference.cli.serve import (
     EPILOG,
     ControlPort,
@@ -80,6 +80,16 @@ def gateway(
             " (`toolcalls formats`). Default: the upstream finds them.",
         ),
     ] = None,
+    reasoning: Annotated[
+        str,
+        typer.Option(
+            "--reasoning",
+            metavar="none|opened|optional",
+            help="With --tool-format, whether the model thinks first: not at all, begun by the"
+            " prompt, or as it likes.",
+            callback=one_of("--reasoning", "none", "opened", "optional"),
+        ),
+    ] = "none",
     host: Host = "127.0.0.1",
     port: Port = 8000,
     control_port: ControlPort = 8001,
@@ -116,6 +126,8 @@ def gateway(
             format_named(tool_format)
     except InvalidRequest as error:
         raise WrongUsage(f"--tool-format: {error}") from None
+    if reasoning != "none" and tool_format is None:
+        raise WrongUsage("--reasoning goes with --tool-format: else the upstream finds it.")
     try:
         listen = compose.ListenOptions(
             state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
@@ -143,8 +155,9 @@ def gateway(
         raise WrongUsage("Give --upstream and --model-id, or --config.")
     try:
         options = compose.GatewayOptions(
-            listen, upstream, model_id, upstream_model, engine, slots, context_tokens, tool_format
-        )
+            listen, upstream, model_id, upstream_model, engine, slots, context_tokens, tool_format,
+            cast(Literal["none", "opened", "optional"], reasoning),
+        )  # fmt: skip
     except ValueError as error:
         raise WrongUsage(f"--upstream: {error}") from error
     require_ports(host, port, control_port)

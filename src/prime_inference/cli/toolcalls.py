@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from prime_inference.toolcalls.format import ToolFormat
     from prime_inference.toolcalls.parser import ReasoningMode
     from prime_inference.toolcalls.tools import ToolChoice, ToolSet
-    from prime_inference.toolcalls.validate import Problem
 
 app = typer.Typer(
     cls=Group, no_args_is_help=True, help="Grammars, parsers and validation of tool calls."
@@ -64,6 +63,12 @@ class CallsInvalid(CommandFailed):
     """Some call is wrong; what is wrong was printed."""
 
     code = "invalid_calls"
+
+
+class CallsNotJudged(CommandFailed):
+    """No call is known to be wrong, but some schema was too much work to tell."""
+
+    code = "calls_not_judged"
 
 
 @app.callback()
@@ -132,7 +137,8 @@ def grammar(
 PARSE_EPILOG = json_help(
     "{content, reasoning, tool_calls: [{id, type, function: {name, arguments}}, ...],"
     " finish_reason,"
-    " problems: [{call, bucket: InvalidJson|UnknownName|SchemaMismatch, message, path}, ...]}"
+    " problems: [{call, bucket: InvalidJson|UnknownName|SchemaMismatch, message, path}, ...],"
+    " not_judged: [call, ...]}"
 )
 
 
@@ -159,16 +165,20 @@ def parse(
       prime inference toolcalls parse -f hermes -t tools.json -o text < answer.txt
     """
     from prime_inference.toolcalls import openai
+    from prime_inference.toolcalls.call_sink import judged_elsewhere
     from prime_inference.toolcalls.events import collect
     from prime_inference.toolcalls.parser import Parser
 
     terminal = Terminal(plain=plain)
     known = _tools(tools)
     choice = _choice(tool_choice, known)
-    parser = Parser(_format(form), known, reasoning=cast("ReasoningMode", reasoning))
+    mode = cast("ReasoningMode", reasoning)
+    parser = Parser(_format(form), known, reasoning=mode, check=judged_elsewhere)
     events = [event for piece in _pieces(chunks) for event in parser.feed(piece)]
     message = collect([*events, *parser.finish()])
-    found = openai.problems(message)
+    judged, not_judged = _judged([(call.name, call.arguments) for call in message.calls], known)
+    found = [one for one in openai.problems(message) if one["bucket"] != "UnknownName"]
+    found = sorted([*found, *judged], key=lambda one: one["call"])
     if output == "json":
         terminal.json(
             {
@@ -177,6 +187,7 @@ def parse(
                 "tool_calls": openai.tool_calls(message, lambda index: f"call_{index}"),
                 "finish_reason": openai.finish_reason(len(message.calls), choice),
                 "problems": found,
+                "not_judged": not_judged,
             }
         )
         return
@@ -188,6 +199,8 @@ def parse(
     for one in found:
         line = f"call {one['call']}: {one['bucket']}: {one['message']} {one['path']}"
         terminal.note(line.rstrip())
+    for index in not_judged:
+        terminal.note(_not_judged(index))
 
 
 def _pieces(chunks: int | None) -> Iterator[str]:
@@ -202,12 +215,17 @@ def _pieces(chunks: int | None) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-VALIDATE_EPILOG = json_help("{valid, calls, problems: [{call, bucket, message, path}, ...]}")
+VALIDATE_EPILOG = json_help(
+    "{valid, calls, problems: [{call, bucket, message, path}, ...], not_judged: [call, ...]}"
+)
 
 
 @app.command("validate", cls=Command, epilog=VALIDATE_EPILOG)
 def validate(tools: Tools, output: TextOrJson = "text", plain: Plain = False) -> None:
     """Judge tool calls on stdin by the caller's own schemas; exit with 1 if one is wrong.
+
+    A schema that takes more than a second of work does not judge: such a call is
+    named as not judged, which is no success either.
 
     Standard input is JSON: a list of calls as chat completions has them, a
     message with tool_calls, or the output of `toolcalls parse`.
@@ -219,42 +237,68 @@ def validate(tools: Tools, output: TextOrJson = "text", plain: Plain = False) ->
     terminal = Terminal(plain=plain)
     known = _tools(tools)
     calls = _calls(sys.stdin.buffer.read())
-    found = [
-        {"call": index, "bucket": one.bucket.value, "message": one.message, "path": one.path}
-        for index, call in enumerate(calls)
-        for one in _judged(call, known)
-    ]
+    found, not_judged = _judged(calls, known)
+    wrong = len({one["call"] for one in found})
     if output == "json":
-        terminal.json({"valid": not found, "calls": len(calls), "problems": found})
+        valid = not (found or not_judged)
+        terminal.json(
+            {"valid": valid, "calls": len(calls), "problems": found, "not_judged": not_judged}
+        )
     else:
-        terminal.line(f"{len(calls)} calls, {len({one['call'] for one in found})} wrong")
+        behind = f", {len(not_judged)} not judged" if not_judged else ""
+        terminal.line(f"{len(calls)} calls, {wrong} wrong{behind}")
         for one in found:
             line = f"call {one['call']}: {one['bucket']}: {one['message']} {one['path']}"
             terminal.line(line.rstrip())
+        for index in not_judged:
+            terminal.line(_not_judged(index))
     if found:
-        raise CallsInvalid(f"{len({one['call'] for one in found})} of {len(calls)} calls are wrong")
+        raise CallsInvalid(f"{wrong} of {len(calls)} calls are wrong")
+    if not_judged:
+        raise CallsNotJudged(f"{len(not_judged)} of {len(calls)} calls were not judged")
 
 
-def _judged(call: Any, tools: ToolSet) -> list[Problem]:
-    from prime_inference.toolcalls.validate import Bucket, Problem, check_arguments
+def _judged(calls: list[tuple[str, str]], tools: ToolSet) -> tuple[list[dict[str, Any]], list[int]]:
+    """What is wrong with calls, each name and arguments, and which of them were not judged."""
+    from prime_inference.cli.toolcall_judgement import judge
+    from prime_inference.toolcalls.validate import Bucket, Problem
 
-    function = call.get("function", call) if isinstance(call, dict) else {}
-    name, arguments = function.get("name"), function.get("arguments")
-    if not isinstance(name, str) or not isinstance(arguments, str):
-        raise WrongUsage("A call has a name, and arguments as JSON text.")
-    tool = tools.get(name)
-    if tool is None:
-        return [Problem(Bucket.UNKNOWN_NAME, f"no tool is named {name!r}")]
-    return list(check_arguments(arguments, tool))
+    known = {i: (text, tool) for i, (name, text) in enumerate(calls) if (tool := tools.get(name))}
+    by_call = dict(zip(known, judge(list(known.values())), strict=True))
+    for index, (name, _) in enumerate(calls):
+        if index not in known:
+            by_call[index] = (Problem(Bucket.UNKNOWN_NAME, f"no tool is named {name!r}"),)
+    found = [
+        {"call": index, "bucket": one.bucket.value, "message": one.message, "path": one.path}
+        for index in range(len(calls))
+        for one in by_call[index] or ()
+    ]
+    return found, [index for index in range(len(calls)) if by_call[index] is None]
 
 
-def _calls(raw: bytes) -> list[Any]:
+def _not_judged(index: int) -> str:
+    from prime_inference.cli.toolcall_judgement import NOT_JUDGED
+
+    return f"call {index}: {NOT_JUDGED}"
+
+
+def _calls(raw: bytes) -> list[tuple[str, str]]:
+    """Name and arguments of each call."""
     document = _json(raw, "standard input")
     if isinstance(document, dict):
-        document = document.get("tool_calls", [])
+        document = document.get("tool_calls")
     if not isinstance(document, list):
-        raise WrongUsage("Standard input is neither a list of calls nor a message.")
-    return document
+        raise WrongUsage("Standard input is neither a list of calls nor a message with tool_calls.")
+    return [_name_and_arguments(call) for call in document]
+
+
+def _name_and_arguments(call: object) -> tuple[str, str]:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if isinstance(function, dict):
+        name, arguments = function.get("name"), function.get("arguments")
+        if isinstance(name, str) and isinstance(arguments, str):
+            return name, arguments
+    raise WrongUsage("A call has a name, and arguments as JSON text.")
 
 
 FORMATS_EPILOG = json_help("[{name, models, example}, ...]")

@@ -30,4 +30,5 @@ class ToolVerdict(Struct, frozen=True, gc=False):
     judged: bool = True  # False: the schema was too much work, which counts as no error
     cut: Cut | None = None  # what ended a call that is no fault of the model's
     only_cut: bool = False  # there was no other call to judge
+    unwanted: bool = False  # the upstream called where the caller wanted no call; none was given
     caller: int = 0  # whose tools they were, to tell callers apart within one process

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from prime_inference.toolcalls.events import ArgumentsPart, CallBegun, CallEnded, Event
 from prime_inference.toolcalls.format import Opening
+from prime_inference.toolcalls.shapes import Steps
 from prime_inference.toolcalls.tools import Tool
 from prime_inference.toolcalls.validate import Bucket, Problem
 
@@ -16,10 +17,15 @@ Check: TypeAlias = Callable[[str, Tool], tuple[Problem, ...]]
 _QUOTED = 120
 
 
+def judged_elsewhere(arguments: str, tool: Tool) -> tuple[Problem, ...]:
+    """A `Check` that leaves arguments to somebody who can end the work."""
+    return ()
+
+
 class CallSink:
     """Collects one call and reports it piece by piece."""
 
-    __slots__ = ("_begun", "_check", "_emit", "_parts", "_problems", "given", "tool")
+    __slots__ = ("_begun", "_check", "_emit", "_parts", "_problems", "given", "steps", "tool")
 
     def __init__(
         self,
@@ -28,8 +34,10 @@ class CallSink:
         opening: Opening,
         tool: Tool | None,
         check: Check,
+        steps: Steps,
     ) -> None:
         self.tool = tool
+        self.steps = steps
         self.given = opening.arguments
         self._emit = emit
         self._check = check
@@ -47,6 +55,16 @@ class CallSink:
         """The call's text is not what the format asks for; `text` is what stood there."""
         quoted = f": {text[:_QUOTED]!r}" if text else ""
         self._problems.append(Problem(Bucket.INVALID_JSON, message + quoted))
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether anything was not what the format asks for."""
+        return bool(self._problems)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no arguments have come."""
+        return not any(self._parts)
 
     def cut_off(self) -> None:
         """The text ends inside the call."""

@@ -18,6 +18,10 @@ Range: TypeAlias = tuple[int, int]  # code points, both included
 # length costs it 14 us a character at 1,000 (measured with 0.2.9) and more beyond.
 MOST_REPEATS = 1_000
 
+# Characters for what a few words of a schema can ask much of: bounds of numbers, patterns, names
+# that are left out. All of it takes about 40 ms; the tools of an agent need some thousand.
+ROOM = 256 * 1024
+
 EMPTY = '""'
 
 # Control characters and what a literal or a class would read as its own syntax.
@@ -33,6 +37,7 @@ class Grammar:
 
     def __init__(self) -> None:
         self._rules: dict[str, str] = {}
+        self._room = ROOM
 
     def __contains__(self, name: str) -> bool:
         return name in self._rules
@@ -57,6 +62,15 @@ class Grammar:
         """Adds a set of rules, unless it is there already: names of sets do not overlap."""
         if rules[0][0] not in self._rules:
             self._rules.update(rules)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there may be more of what is costly to write."""
+        return self._room > 0
+
+    def spend(self, size: int) -> None:
+        """So many characters were written, or so much work done, of what is costly."""
+        self._room -= size
 
     def text(self, root: str) -> str:
         """The grammar, beginning at the expression `root`."""

@@ -14,7 +14,9 @@ from prime_inference.toolcalls.shapes import (
     Number,
     Record,
     Shape,
+    Steps,
     Text,
+    TooManyKinds,
     Unfinished,
     kinds,
     whole,
@@ -23,6 +25,12 @@ from prime_inference.toolcalls.shapes import (
 # An anyOf of this many branches is already more than a model chooses between well. Products of
 # several of them, which a hostile allOf can ask for, end here.
 MOST_KINDS = 64
+
+# References and kinds behind one shape: gathering this many takes 30 us.
+MOST_GATHERED = 512
+
+# Values of enums against shapes, in all of a schema: 20 ms. OpenAI allows 1,000 values.
+MOST_COMPARED = 20_000
 
 # Two recursive shapes intersect without end; schemas that people write nest a dozen levels.
 DEEPEST = 50
@@ -36,12 +44,15 @@ class Intersection:
     """Intersects shapes that share one set of definitions.
 
     `steps` bounds the work over its lifetime, in pairs of kinds: 5,000 take under 100 ms, and
-    the schemas of real tools need tens.
+    the schemas of real tools need tens. `compared` bounds how often values of enums are compared.
     """
 
-    def __init__(self, definitions: Definitions, steps: int = 5_000) -> None:
+    def __init__(
+        self, definitions: Definitions, compared: Steps | None = None, steps: int = 5_000
+    ) -> None:
         self._definitions = definitions
         self._left = steps
+        self._compared = compared or Steps(MOST_COMPARED)
         self._depth = 0
 
     def of(self, a: Shape, b: Shape) -> Shape:
@@ -60,8 +71,13 @@ class Intersection:
 
     def _product(self, a: Shape, b: Shape) -> Shape:
         found: list[Kind] = []
-        for one in kinds(a, self._definitions):
-            for other in kinds(b, self._definitions):
+        try:
+            mine = kinds(a, self._definitions, MOST_GATHERED)
+            others = kinds(b, self._definitions, MOST_GATHERED)
+        except TooManyKinds as error:
+            raise TooLarge from error
+        for one in mine:
+            for other in others:
                 both = self._both(one, other)
                 if both is not None and not _empty(both) and both not in found:
                     found.append(both)
@@ -94,7 +110,9 @@ class Intersection:
                 return None
 
     def _filtered(self, choice: Choice, other: Kind) -> Choice | None:
-        membership = Membership(self._definitions)
+        if not self._compared.take(len(choice.texts)):
+            raise TooLarge
+        membership = Membership(self._definitions, self._compared)
         pairs = zip(choice.texts, choice.values(), strict=True)
         kept = tuple(text for text, value in pairs if membership.fits(value, (other,)))
         return Choice(kept) if kept else None
@@ -125,10 +143,10 @@ class Intersection:
         )
 
 
-def disjoint(a: Shape, b: Shape, definitions: Definitions) -> bool:
+def disjoint(a: Shape, b: Shape, definitions: Definitions, compared: Steps) -> bool:
     """Whether surely no value fits both; false also where that is too much work to tell."""
     try:
-        both = Intersection(definitions, steps=200).of(a, b)
+        both = Intersection(definitions, compared, steps=200).of(a, b)
     except (TooLarge, Unfinished):
         return False
     return not both

@@ -133,6 +133,8 @@ class JsonCall(ToolFormat):
             mark = yield from copy_until(reader, self._closing, sink.write)
         if mark is None:
             sink.broken("the call was cut off")
+        elif sink.is_empty:
+            sink.broken("the call has no arguments")
 
     def _read_rest(self, reader: Reader, sink: CallSink) -> Steps[None]:
         """Reads the rest of the object; the arguments are complete whatever it is."""

@@ -196,9 +196,13 @@ class JsonRules:
     def _number(self, kind: Number, path: str) -> str:
         if kind.low is None and kind.high is None:
             return "integer" if kind.integer else "number"
+        if not self._grammar.has_room:
+            self._note(path, "minimum", "too much for one grammar")
+            return "integer" if kind.integer else "number"
         body = bounded(kind)
         if body is None:
             raise Unwritable(path)
+        self._grammar.spend(len(body))
         return self._grammar.fresh(self._stem, body)
 
     def _record(self, kind: Record, path: str) -> str:

@@ -9,6 +9,8 @@ from prime_inference.toolcalls.grammar import EMPTY, Grammar, alternatives, lite
 # States of the tree. Beside as many declared characters as this nobody needs free names.
 MOST_STATES = 4_000
 
+_OF_A_STATE = 256  # characters: most are the classes of what may follow
+
 
 class TooManyNames(Exception):
     """The tree would have more than `MOST_STATES` states."""
@@ -39,6 +41,9 @@ def other_names(
             taken.add(name)
         if len(following) > MOST_STATES:
             raise TooManyNames
+    if not grammar.has_room:
+        raise TooManyNames
+    grammar.spend(_OF_A_STATE * len(following))
     first = grammar.fresh(f"{stem}-k", EMPTY)
     rules = {start: f"{first}-{i}" if start else first for i, start in enumerate(following)}
     for start, chars in following.items():

@@ -13,7 +13,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from prime_inference.toolcalls.intersection import Intersection, TooLarge, disjoint
+from prime_inference.toolcalls.intersection import (
+    MOST_COMPARED,
+    MOST_GATHERED,
+    Intersection,
+    TooLarge,
+    disjoint,
+)
 from prime_inference.toolcalls.keywords import OF_TYPE, TYPES, Schema, kinds_of
 from prime_inference.toolcalls.references import References
 from prime_inference.toolcalls.shapes import (
@@ -33,6 +39,8 @@ from prime_inference.toolcalls.shapes import (
     Record,
     Reference,
     Shape,
+    Steps,
+    TooManyKinds,
     Unfinished,
     choice,
     kinds,
@@ -48,6 +56,10 @@ MOST_SUBSCHEMAS = 20_000
 
 # Longer lists are no choice but data; OpenAI's limit is 1,000 values in all of a schema.
 MOST_VALUES = 2_000
+
+# Alternatives that definitions get from the definitions they refer to, in all: each is written
+# into the grammar once for every definition that leads to it. Schemas of syntax trees need 100.
+MOST_ALTERNATIVES = 2_000
 
 # A list longer than this tells nobody more; a hostile schema could ask for one note per keyword.
 MOST_NOTES = 200
@@ -132,25 +144,37 @@ class _Normaliser:
         self._definitions: dict[str, Shape] = {}
         self._open: set[str] = set()  # definitions being read: recursion comes back to them
         self._relaxed: dict[Relaxation, None] = {}  # in order, each once
-        self._intersection = Intersection(self._definitions)
+        self._compared = Steps(MOST_COMPARED)
+        self._intersection = Intersection(self._definitions, self._compared)
         self._left = MOST_SUBSCHEMAS
+        self._gathered = MOST_ALTERNATIVES
         self._depth = 0
 
     def result(self) -> Normal:
         self._open.add("#")
         shape = self._shape(self._root, "")
         self._definitions["#"] = shape
-        for name in self._definitions:
-            self._definitions[name] = self._without_references(name)
+        # Each from the definitions as they were read: what is flat already would be gathered
+        # again by every way that leads to it.
+        self._definitions |= {name: self._without_references(name) for name in self._definitions}
         return Normal(shape, self._definitions, tuple(self._relaxed))
 
     def _without_references(self, name: str) -> Shape:
         """A definition with no reference at its top: what is left cannot recurse leftwards."""
         shape = self._definitions[name]
-        flat = kinds(shape, self._definitions)
-        if flat or not shape:
+        if not any(type(kind) is Reference for kind in shape):
+            return shape
+        try:
+            flat = kinds(shape, self._definitions, min(self._gathered, MOST_GATHERED))
+        except TooManyKinds:
+            self._note(name, "$ref", "refers to too many alternatives")
+            return ANY
+        flat = tuple({id(kind): kind for kind in flat}.values())
+        self._gathered -= len(flat)
+        if flat:
             return flat
         self._note(name, "$ref", "refers only to itself")
+        self._definitions[name] = ANY  # so does what refers to it, and it is told once
         return ANY
 
     def _note(self, path: str, keyword: str, why: str) -> None:
@@ -285,7 +309,7 @@ class _Normaliser:
         pairs = ((a, b) for i, a in enumerate(branches) for b in branches[i + 1 :])
         for count, (a, b) in enumerate(pairs):
             # 500 pairs are over 30 branches; telling each apart costs some microseconds.
-            if count > 500 or not disjoint(a, b, self._definitions):
+            if count > 500 or not disjoint(a, b, self._definitions, self._compared):
                 self._note(path, "oneOf", "read as anyOf: branches overlap")
                 return
 

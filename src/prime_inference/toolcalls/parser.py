@@ -6,6 +6,10 @@ reasoning) belongs to the markers; all other text is content, byte for byte. And
 like the opening of a call but is none, by the format's own syntax, is text: nothing that the
 model wrote is dropped.
 
+Reasoning ends at its end marker, and a call in it is only thought of: text. Some models call in the
+midst of reasoning and end there; so where no end marker comes, the first call of a known tool ends
+the reasoning. Which it was is known at the end: from such a call on reasoning is held back.
+
 A text that somebody else cut (a limit of its length, a stop string) ends where it was last
 certain: a call has the arguments that had come, not closed, and what may have been the opening
 of a call or half a marker is neither content nor call.
@@ -16,6 +20,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from prime_inference.toolcalls.call_sink import CallSink, Check
+from prime_inference.toolcalls.effort import check_little
 from prime_inference.toolcalls.events import Content, Event, Message, Reasoning, collect
 from prime_inference.toolcalls.format import ToolFormat
 from prime_inference.toolcalls.reader import (
@@ -27,8 +32,11 @@ from prime_inference.toolcalls.reader import (
     copy_until,
     space,
 )
+from prime_inference.toolcalls.shapes import Steps as Comparisons
 from prime_inference.toolcalls.tools import ToolSet
-from prime_inference.toolcalls.validate import check_arguments
+
+# Of values with what their schema admits, in one answer: 50 ms, and a thousand usual values.
+COMPARISONS = 50_000
 
 # Where reasoning stands: nowhere; begun by the prompt already; or where the model begins it.
 ReasoningMode: TypeAlias = Literal["none", "opened", "optional"]
@@ -76,7 +84,8 @@ class _Prose:
 class Parser:
     """Reads one answer. Its text must be valid Unicode: decode bytes with errors="replace".
 
-    `check` judges the arguments of each call when it has ended.
+    Without `calls` there are none: what looks like one is text. `check` judges the arguments of
+    each call when it has ended; if none is given, only where that is surely little work.
     """
 
     def __init__(
@@ -85,18 +94,22 @@ class Parser:
         tools: ToolSet,
         *,
         reasoning: ReasoningMode = "none",
-        check: Check = check_arguments,
+        calls: bool = True,
+        check: Check = check_little,
     ) -> None:
+        self._finds_calls = calls
         self._check = check
         self._format = form
         self._tools = tools
         self._reader = Reader()
         self._events: list[Event] = []
         self._calls = 0
+        self._comparisons = Comparisons(COMPARISONS)
         self._content = _Prose(self._events, Content)
         self._reasoning = _Prose(self._events, Reasoning)
         self._steps = self._answer(reasoning)
         self._opening = False
+        self._aside: list[str] = []  # thoughts behind what looks like a call
         self._sink: CallSink | None = None  # of the call that is being read
         self._done = False
 
@@ -122,6 +135,8 @@ class Parser:
             return self._advance()
         if self._sink is not None:
             self._sink.cut_off()
+        elif self._aside:
+            self._reasoning.write("".join(self._aside))
         elif self._reader.at == len(self._reader.text):  # nothing waits to be decided
             self._reasoning.end()
             self._content.end()
@@ -148,7 +163,7 @@ class Parser:
         if not found and not opened:
             return
         prose.after_marker = True
-        marks = Marks(end, *self._format.openers.marks)
+        marks = Marks(end, *(self._format.openers.marks if self._finds_calls else ()))
         while True:
             mark = yield from copy_until(reader, marks, prose.write)
             if mark is None:
@@ -157,11 +172,42 @@ class Parser:
             if mark == end:
                 reader.at += len(mark)
                 break
-            # A call begun in the midst of reasoning ends it, if it is surely one.
-            if (yield from self._read_call(prose, surely=True)):
+            if (yield from self._may_be_call(prose)):
+                if not (yield from self._thinks_on(end)):
+                    yield from self._read_call(prose, surely=True)
                 break
         prose.marker()
         self._content.after_marker = True
+
+    def _may_be_call(self, prose: _Prose) -> Steps[bool]:
+        """Whether a call of a known tool begins here; goes past what only looks like one."""
+        reader = self._reader
+        reader.mark = reader.at
+        self._opening = True
+        opening = yield from self._format.open(reader, self._tools, known_only=True, at_start=False)
+        self._opening = False
+        mark, reader.mark = reader.mark, None
+        if isinstance(opening, str):
+            prose.write(opening)
+            return False
+        assert mark is not None, "set above"
+        reader.at = mark
+        return True
+
+    def _thinks_on(self, end: str) -> Steps[bool]:
+        """Whether reasoning goes on to its end marker, past which the reader then is.
+
+        If so, a call in it was only thought of. If not, the reader is where it was.
+        """
+        reader = self._reader
+        if (yield from copy_until(reader, Marks(end), self._aside.append)) is not None:
+            self._reasoning.write("".join(self._aside))
+            self._aside.clear()
+            reader.at += len(end)
+            return True
+        reader.text, reader.at = "".join(self._aside), 0
+        self._aside.clear()
+        return False
 
     def _begins_with(self, mark: str) -> Steps[bool]:
         """Goes past the mark if it comes first, but for whitespace; else past nothing."""
@@ -170,6 +216,14 @@ class Parser:
 
     def _read_content(self) -> Steps[None]:
         reader, prose, openers = self._reader, self._content, self._format.openers
+        while not self._finds_calls:
+            if reader.at < len(reader.text):
+                prose.write(reader.text[reader.at :])
+                reader.at = len(reader.text)
+            if reader.ended:
+                prose.end()
+                return
+            yield
         while True:
             mark = yield from copy_until(reader, openers, prose.write)
             if mark is None:
@@ -190,7 +244,9 @@ class Parser:
         prose.marker()
         self._content.marker()
         tool = self._tools.get(opening.name)
-        sink = CallSink(self._events.append, self._calls, opening, tool, self._check)
+        sink = CallSink(
+            self._events.append, self._calls, opening, tool, self._check, self._comparisons
+        )
         self._calls += 1
         self._sink = sink
         yield from form.read(reader, sink)

@@ -67,13 +67,20 @@ def expression(grammar: Grammar, stem: str, kind: Text, spelling: Spelling) -> t
 
     Raises `Unsupported`.
     """
+    if not grammar.has_room:
+        raise Unsupported("too much for one grammar")
     tree = parse(kind.patterns[0])
     bounded = kind.shortest == 0 and kind.longest is None
     if not bounded:
         narrowed = _bounded(tree, kind)
         if narrowed is not None:
             tree, bounded = narrowed, True
-    return _Writer(grammar, stem, spelling).write(tree), bounded
+    body = _Writer(grammar, stem, spelling).write(tree)
+    grammar.spend(_OF_A_PATTERN + len(body))
+    return body, bounded
+
+
+_OF_A_PATTERN = 512  # reading it takes as long as writing so many characters
 
 
 def _bounded(tree: Node, kind: Text) -> Node | None:

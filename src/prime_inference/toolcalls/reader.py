@@ -25,16 +25,23 @@ _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 
 
 class Reader:
-    """Text that has come and is not yet read; `at` is the next character."""
+    """Text that has come and is not yet read; `at` is the next character.
 
-    __slots__ = ("at", "ended", "text")
+    From `mark` on, if it is set, text is kept that has been read, to go back to.
+    """
+
+    __slots__ = ("at", "ended", "mark", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.ended = False
+        self.mark: int | None = None
 
     def add(self, text: str) -> None:
+        if self.mark is not None:
+            self.text, self.at, self.mark = self.text[self.mark :] + text, self.at - self.mark, 0
+            return
         self.text = self.text[self.at :] + text if self.at < len(self.text) else text
         self.at = 0
 

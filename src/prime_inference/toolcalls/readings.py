@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prime_inference.toolcalls.shapes import (
     ANY,
@@ -26,30 +26,42 @@ class Readings:
         self._definitions = normal.definitions
         self._alternatives = kinds(normal.shape, normal.definitions)
         self._python_words = python_words
+        self._declared = [
+            dict(one.properties) if isinstance(one, Record) else {} for one in self._alternatives
+        ]
         self._known: dict[str, Reading] = {}
+        # All free names have one shape. Its kinds are told apart by identity: comparing them
+        # would take as long as reading them anew. A reading keeps its kinds alive.
+        self._of_kinds: dict[tuple[int, ...], Reading] = {}
 
     def of(self, name: str) -> Reading:
         if name not in self._known:
             if len(self._known) > _MOST_NAMES:  # names that a model makes up
                 self._known.clear()
+                self._of_kinds.clear()
             self._known[name] = self._read(name)
         return self._known[name]
 
     def _read(self, name: str) -> Reading:
-        shape: Shape = tuple(k for one in self._alternatives for k in _property(one, name))
+        pairs = zip(self._alternatives, self._declared, strict=True)
+        shape: Shape = tuple(k for one, declared in pairs for k in _property(one, declared, name))
         if shape == NEVER:  # a name that the schema forbids: validation will say so
             shape = ANY
-        return reading(shape, self._definitions, python_words=self._python_words)
+        key = tuple(map(id, shape))
+        if key not in self._of_kinds:
+            how = reading(shape, self._definitions, python_words=self._python_words)
+            self._of_kinds[key] = how
+        return self._of_kinds[key]
 
 
 _MOST_NAMES = 10_000
 
 
-def _property(kind: Kind, name: str) -> Iterator[Kind]:
+def _property(kind: Kind, declared: Mapping[str, Shape], name: str) -> Iterator[Kind]:
     if isinstance(kind, Record):
-        yield from dict(kind.properties).get(name, kind.free)
+        yield from declared.get(name, kind.free)
     elif isinstance(kind, Choice):
-        objects = (value for value in kind.values() if isinstance(value, dict))
+        objects = (value for _, value in kind.containers if isinstance(value, dict))
         found = [value[name] for value in objects if name in value]
         if found:
             yield choice(found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import TypeAlias
 
 import msgspec
@@ -19,13 +20,25 @@ class Anything(msgspec.Struct, frozen=True, gc=False):
     """Every JSON value."""
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False):
+class Choice(msgspec.Struct, frozen=True, dict=True):
     """One of these values, each as JSON text: `enum`, `const`, null, the booleans.
 
     As text, because to Python `True == 1` and `1 == 1.0`, and to JSON only the latter.
     """
 
     texts: tuple[str, ...]
+
+    @cached_property
+    def scalars(self) -> frozenset[tuple[bool, object]]:
+        """Those that are no arrays or objects, each with whether it is a boolean."""
+        values = self.values()
+        return frozenset((isinstance(one, bool), one) for one in values if _is_scalar(one))
+
+    @cached_property
+    def containers(self) -> list[tuple[int, object]]:
+        """The others, each with the length of its text."""
+        pairs = zip(self.texts, self.values(), strict=True)
+        return [(len(text), one) for text, one in pairs if not _is_scalar(one)]
 
     def values(self) -> list[object]:
         return [msgspec.json.decode(text) for text in self.texts]
@@ -109,17 +122,27 @@ class Unfinished(Exception):
     """A recursive definition was needed before it was read to its end."""
 
 
-def kinds(shape: Shape, definitions: Definitions) -> Shape:
+class TooManyKinds(Exception):
+    """References lead to more kinds than were to be looked at."""
+
+
+def kinds(shape: Shape, definitions: Definitions, most: int | None = None) -> Shape:
     """The shape with references at its top followed, each name once.
 
-    Raises `Unfinished` where a name has no definition yet.
+    Raises `Unfinished` where a name has no definition yet, and `TooManyKinds` after `most` kinds
+    and references.
     """
     if not any(type(kind) is Reference for kind in shape):
         return shape
     found: list[Kind] = []
     pending = list(reversed(shape))
     seen: set[str] = set()
+    left = most
     while pending:
+        if left is not None:
+            if left == 0:
+                raise TooManyKinds
+            left -= 1
         kind = pending.pop()
         if not isinstance(kind, Reference):
             found.append(kind)
@@ -146,32 +169,52 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
+def _is_scalar(value: object) -> bool:
+    return not isinstance(value, list | dict)
+
+
 def within(size: int, shortest: int, longest: int | None) -> bool:
     return size >= shortest and (longest is None or size <= longest)
+
+
+class Steps:
+    """Work that may still be done: one budget for all the values of an answer."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, count: int = 1) -> bool:
+        """Whether there was room for this much."""
+        self.left -= count
+        return self.left >= 0
 
 
 class Membership:
     """Whether decoded JSON values fit shapes; patterns are not looked at.
 
     The work is bounded: alternatives inside alternatives can cost 2**depth on a schema made
-    for it, so after `steps` comparisons everything is taken to fit.
+    for it, so when no `steps` are left everything is taken to fit.
     """
 
-    def __init__(self, definitions: Definitions, steps: int = 10_000) -> None:
-        # 10,000 comparisons take about 10 ms, and real arguments need a few dozen.
+    def __init__(self, definitions: Definitions, steps: Steps | None = None) -> None:
         self._definitions = definitions
-        self._left = steps
+        # 10,000 comparisons take about 10 ms, and real arguments need a few dozen.
+        self._steps = steps or Steps(10_000)
 
     def fits(self, value: object, shape: Shape) -> bool:
-        return any(self._fits_kind(value, kind) for kind in kinds(shape, self._definitions))
+        flat = kinds(shape, self._definitions)
+        if flat is not shape and not self._steps.take(len(flat) // 8):  # eight are gathered a step
+            return True
+        return any(self._fits_kind(value, kind) for kind in flat)
 
     def _fits_kind(self, value: object, kind: Kind) -> bool:
-        self._left -= 1
-        if self._left < 0:
+        if not self._steps.take():
             return True
         match kind:
             case Choice():
-                return any(same(value, one) for one in kind.values())
+                return self._is_among(value, kind)
             case Text():
                 return isinstance(value, str) and within(len(value), kind.shortest, kind.longest)
             case Number():
@@ -182,6 +225,16 @@ class Membership:
                 return self._fits_record(value, kind)
             case _:
                 return True
+
+    def _is_among(self, value: object, kind: Choice) -> bool:
+        if _is_scalar(value):
+            return (isinstance(value, bool), value) in kind.scalars
+        for size, one in kind.containers:
+            if not self._steps.take(1 + size // 16):  # the values in so much text take a step
+                return True
+            if same(value, one):
+                return True
+        return False
 
     def _fits_array(self, value: object, kind: Array) -> bool:
         if not isinstance(value, list) or not within(len(value), kind.shortest, kind.longest):
@@ -195,6 +248,8 @@ class Membership:
     def _fits_record(self, value: object, kind: Record) -> bool:
         if not isinstance(value, dict) or not kind.required <= value.keys():
             return False
+        if not self._steps.take(len(kind.properties) // 8):  # eight go into the table a step
+            return True
         declared = dict(kind.properties)
         return len(value) >= kind.fewest and all(
             self.fits(item, declared.get(key, kind.free)) for key, item in value.items()

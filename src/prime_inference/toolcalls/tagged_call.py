@@ -14,7 +14,6 @@ from prime_inference.toolcalls.reader import (
     Header,
     Marks,
     Reader,
-    Sink,
     Steps,
     copy_until,
     copy_value,
@@ -36,6 +35,8 @@ class TaggedCall(ToolFormat):
     Reading: `openings` are the headers of a call, by the mark that begins them, `parameters`
     those of a parameter. `closing` are the marks that end a call, which come in this order and
     may be missing but for one. `line` is what stands between the tags of a value and the value.
+    What is not written so gives arguments that are never closed, so that nobody takes them for
+    whole.
     """
 
     def __init__(
@@ -128,7 +129,10 @@ class TaggedCall(ToolFormat):
             if not (yield from self._skip_stray(reader, sink)):
                 sink.broken("the call was not closed")
                 break
-        sink.write("}" if written else "{}")
+        if not sink.is_broken:
+            sink.write("}" if written else "{}")
+        elif not written:
+            sink.write("{")
 
     def _read_parameter_head(self, reader: Reader) -> Steps[tuple[str | None, Reading | None]]:
         """The name of the parameter that begins here, and the type that its tag states."""
@@ -142,20 +146,17 @@ class TaggedCall(ToolFormat):
     def _read_parameter(
         self, reader: Reader, sink: CallSink, name: str, how: Reading, written: set[str]
     ) -> Steps[None]:
-        repeated = name in written
-        pass_on: Sink = sink.write
-        if repeated:  # the first stands: it may have been passed on already
+        if name in written:
             sink.broken("an argument is given twice", name)
-            pass_on = _drop
-        else:
-            sink.write(f"{', ' if written else '{'}{quoted(name)}: ")
-            written.add(name)
+        sink.write(f"{', ' if written else '{'}{quoted(name)}: ")
+        written.add(name)
         if self._line:
             yield from self._skip_line(reader)
-        writer = ValueWriter(how, pass_on)
-        closed = yield from copy_value(reader, self._closes_value, self._next, writer.write)
-        writer.close()
-        if not closed:
+        writer = ValueWriter(how, sink.write, sink.steps)
+        if (yield from copy_value(reader, self._closes_value, self._next, writer.write)):
+            writer.close()
+        else:
+            writer.break_off()
             sink.broken("a value was not closed", name)
 
     def _skip_line(self, reader: Reader) -> Steps[None]:
@@ -180,7 +181,3 @@ class TaggedCall(ToolFormat):
         for mark in self._trailing:
             yield from skip_space(reader)
             yield from take(reader, mark)
-
-
-def _drop(text: str) -> None:
-    """Where the text of an argument goes that counts for nothing."""

@@ -19,6 +19,7 @@ from prime_inference.toolcalls.shapes import (
     Definitions,
     Membership,
     Shape,
+    Steps,
     kinds,
     literal_types,
 )
@@ -79,8 +80,8 @@ def quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def to_json(text: str, how: Reading) -> str:
-    """The JSON text of a raw value."""
+def to_json(text: str, how: Reading, steps: Steps | None = None) -> str:
+    """The JSON text of a raw value; `steps` bounds what telling its type may cost."""
     if not how.others:
         return quoted(text)
     candidate = text if how.strings else text.strip()
@@ -95,22 +96,23 @@ def to_json(text: str, how: Reading) -> str:
     if isinstance(value, str):  # quotes belong to the string: a bare string has none of its own
         return quoted(text)
     # Whitespace around a literal means that the text was meant as such.
-    if candidate != candidate.strip() or not _fits(value, how):
+    if candidate != candidate.strip() or not _fits(value, how, steps):
         return quoted(text)
     return candidate
 
 
-def _fits(value: object, how: Reading) -> bool:
-    return Membership(how.definitions).fits(value, how.shape)
+def _fits(value: object, how: Reading, steps: Steps | None) -> bool:
+    return Membership(how.definitions, steps).fits(value, how.shape)
 
 
 class ValueWriter:
     """Writes a raw value that comes in pieces as JSON, as early as its type is certain."""
 
-    __slots__ = ("_held", "_how", "_open", "_sink")
+    __slots__ = ("_held", "_how", "_open", "_sink", "_steps")
 
-    def __init__(self, how: Reading, sink: Sink) -> None:
+    def __init__(self, how: Reading, sink: Sink, steps: Steps | None = None) -> None:
         self._how = how
+        self._steps = steps
         self._sink = sink
         self._held: list[str] = []
         self._open = not how.others  # certainly a string; its opening quote is written
@@ -135,4 +137,13 @@ class ValueWriter:
         return self._held[0]
 
     def close(self) -> None:
-        self._sink('"' if self._open else to_json("".join(self._held), self._how))
+        self._sink('"' if self._open else self._held_json())
+
+    def break_off(self) -> None:
+        """The value has no end: what came is passed on, and a string stays open."""
+        if not self._open:
+            text = self._held_json()
+            self._sink(text[:-1] if text[0] == '"' else text)
+
+    def _held_json(self) -> str:
+        return to_json("".join(self._held), self._how, self._steps)

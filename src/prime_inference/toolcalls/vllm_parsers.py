@@ -22,10 +22,11 @@ from vllm.entrypoints.generate.base.protocol import (
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.tool_parsers.abstract_tool_parser import ToolParser
 
+from prime_inference.toolcalls.call_sink import judged_elsewhere
 from prime_inference.toolcalls.constraint import structural_tag
-from prime_inference.toolcalls.events import ArgumentsPart, CallBegun, Content, Event
+from prime_inference.toolcalls.events import ArgumentsPart, CallBegun, Content, Event, collect
 from prime_inference.toolcalls.format import ToolFormat, load
-from prime_inference.toolcalls.parser import Parser, parse
+from prime_inference.toolcalls.parser import Parser
 from prime_inference.toolcalls.tools import ToolSet, read_choice, tools_from_json
 from prime_inference.toolcalls.vllm_plugin import class_name
 
@@ -40,7 +41,7 @@ class PrimeToolParser(ToolParser):  # type: ignore[misc]  # vLLM is not there wh
     def __init__(self, tokenizer: Any, tools: Any = None) -> None:
         super().__init__(tokenizer, tools)
         self._tool_set = _tool_set(tools or ())
-        self._parser = Parser(self.form, self._tool_set)
+        self._parser = Parser(self.form, self._tool_set, check=judged_elsewhere)
 
     def adjust_request(self, request: Any) -> Any:
         """Constrain the answer, unless the caller has a constraint of his own."""
@@ -65,7 +66,8 @@ class PrimeToolParser(ToolParser):  # type: ignore[misc]  # vLLM is not there wh
         return request
 
     def extract_tool_calls(self, model_output: str, request: Any) -> Any:
-        message = parse(model_output, self.form, self._tool_set)
+        parser = Parser(self.form, self._tool_set, check=judged_elsewhere)
+        message = collect([*parser.feed(model_output), *parser.finish()])
         calls = [
             ToolCall(
                 id=call.id or _new_id(),

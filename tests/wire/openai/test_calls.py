@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_inference.domain.errors import UpstreamMalformed
+from prime_inference.domain.errors import ToolCallBroken, UpstreamMalformed
 from prime_inference.wire.openai.answers import FunctionDelta, ToolCallDelta, decode_answer
-from prime_inference.wire.openai.calls import CallRepair, CallRules
+from prime_inference.wire.openai.calls import CallRepair, CallRules, require_objects
 
 
 def piece(
@@ -190,6 +190,50 @@ def test_of_parallel_calls_that_were_not_allowed_the_first_is_given():
         piece('{"a"', index=0), piece("{", index=1), piece(":1}", index=0), piece("}", index=1),
     ]  # fmt: skip
     assert calls(repaired(*pieces, rules=CallRules(parallel=False))) == [("f", '{"a":1}')]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        opening("f", "a", '{"n":1}'),
+        piece('{"n":1}'),
+        piece('{"n":1}', identity="a"),
+        piece('{"n":1}', index=None),
+    ],
+)
+def test_a_whole_call_said_once_more_is_one_call(again: ToolCallDelta):
+    pieces = [opening("f", "a"), piece('{"n"'), piece(":1}")]
+    assert calls(repaired(*pieces, again)) == [("f", '{"n":1}')]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        opening("f", "b", '{"n":1}'),  # the same again, under an id of its own
+        opening("f", None, '{"n":1}'),
+        opening("f", "a", '{"n":2}'),
+        opening("g", "a", '{"n":1}'),
+        opening("f", "b", '{"n":1}', index=1),
+    ],
+)
+def test_what_differs_is_another_call(other: ToolCallDelta):
+    assert len(repaired(opening("f", "a", '{"n":1}'), other).calls) == 2
+
+
+def test_where_no_call_is_wanted_none_is_given_and_that_is_known():
+    repair = repaired(opening("f", "a", "{}"), piece("{}", index=1), rules=CallRules(none=True))
+    assert (calls(repair), repair.unwanted) == ([], True)
+    assert repair.finish_reason("tool_calls") == "stop"
+
+
+@pytest.mark.parametrize(("came", "given"), [("", "{"), ('{"a": 1', '{"a": 1'), ("{}", "{}")])
+def test_a_broken_call_is_not_completed_and_is_no_object(came: str, given: str):
+    repair = CallRepair("x", CallRules())
+    sent = repair.repair([opening("f", "a", came)]) + repair.finish(broken={0})
+    check(sent, repair)
+    assert calls(repair) == [("f", given)]
+    with pytest.raises(ToolCallBroken):
+        require_objects(repair.calls)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ class AnswerTools:
             new_reader=self._new_reader if parses else None,
             stops=tools.stops,
             objects=tools.objects,
+            none=tools.must_not_call,
         )
 
     def judge(self, choices: Sequence[ChoiceCalls], judge: Judge, tenant: str) -> None:
@@ -44,7 +45,8 @@ class AnswerTools:
             and self._tools.must_call
             and any(choice.reason == "stop" and not choice.calls for choice in choices)
         )
-        if not (calls or finished or missing or cut):
+        unwanted = any(choice.unwanted for choice in choices)
+        if not (calls or finished or missing or cut or unwanted):
             return
         broken = cut is None and any(reader.broken for reader in self._readers)
         verdict = ToolVerdict(
@@ -54,6 +56,7 @@ class AnswerTools:
             errors=("InvalidJson",) if broken else (),
             missing=missing,
             cut=cut,
+            unwanted=unwanted,
             only_cut=not (calls or finished or missing),
             caller=hash((tenant, self._tools.raw)),
         )
@@ -68,6 +71,11 @@ class AnswerTools:
     def _new_reader(self) -> TextReader:
         parser = self._deployment.tool_parser
         assert parser != "upstream"
-        reader = RawText(format_named(parser.format), self._tools.tool_set, parser.reasoning)
+        reader = RawText(
+            format_named(parser.format),
+            self._tools.tool_set,
+            parser.reasoning,
+            calls=not self._tools.must_not_call,
+        )
         self._readers.append(reader)
         return reader

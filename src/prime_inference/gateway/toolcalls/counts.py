@@ -24,11 +24,14 @@ class ToolCallCounts:
         self._missing: Counter[tuple[str, str]] = Counter()
         self._unjudged: Counter[tuple[str, str]] = Counter()
         self._cut: Counter[tuple[str, str, str]] = Counter()
+        self._unwanted: Counter[tuple[str, str]] = Counter()
 
     def count(self, verdict: ToolVerdict) -> None:
         place = (verdict.model, verdict.deployment)
         if verdict.cut is not None:
             self._cut[(*place, verdict.cut)] += 1
+        if verdict.unwanted:
+            self._unwanted[place] += 1
         if verdict.only_cut:
             return
         self._answers[place] += 1
@@ -64,6 +67,12 @@ class ToolCallCounts:
             " call is not judged.",
             (*PLACE, "by"),
             self._cut,
+        )
+        yield _family(
+            "prime_tool_calls_unwanted",
+            "Answers whose engine called a tool although tool_choice was none; no call was given.",
+            PLACE,
+            self._unwanted,
         )
         yield _family(
             "prime_tool_calls_unjudged",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from prime_inference.toolcalls.call_sink import judged_elsewhere
 from prime_inference.toolcalls.events import (
     ArgumentsPart,
     CallBegun,
@@ -14,26 +15,28 @@ from prime_inference.toolcalls.events import (
 )
 from prime_inference.toolcalls.format import ToolFormat
 from prime_inference.toolcalls.parser import Parser, ReasoningMode
-from prime_inference.toolcalls.tools import Tool, ToolSet
-from prime_inference.toolcalls.validate import Bucket, Problem
+from prime_inference.toolcalls.tools import ToolSet
+from prime_inference.toolcalls.validate import Bucket
 from prime_inference.wire.openai.answers import FunctionDelta, Message, ToolCallDelta
 
 
 class RawText:
     """Reads one choice. Implements `wire.openai.calls.TextReader`.
 
-    `broken` tells whether a call held text that its format has no place for.
+    `broken` has the calls that held text that their format has no place for, or have no end.
     """
 
-    def __init__(self, form: ToolFormat, tools: ToolSet, reasoning: ReasoningMode) -> None:
-        self._parser = Parser(form, tools, reasoning=reasoning, check=_judged_later)
-        self.broken = False
+    def __init__(
+        self, form: ToolFormat, tools: ToolSet, reasoning: ReasoningMode, *, calls: bool = True
+    ) -> None:
+        self._parser = Parser(form, tools, reasoning=reasoning, calls=calls, check=judged_elsewhere)
+        self.broken: set[int] = set()
 
     def feed(self, text: str) -> Message:
         return self._delta(self._parser.feed(text))
 
     def finish(self, *, cut: bool) -> Message:
-        broken = self.broken
+        broken = self.broken.copy()
         delta = self._delta(self._parser.finish(cut=cut))
         if cut:  # that the last call has no end is not the model's doing
             self.broken = broken
@@ -63,7 +66,8 @@ class RawText:
                 case ArgumentsPart():
                     _add(calls, event)
                 case CallEnded():
-                    self.broken |= any(p.bucket == Bucket.INVALID_JSON for p in event.problems)
+                    if any(p.bucket == Bucket.INVALID_JSON for p in event.problems):
+                        self.broken.add(event.index)
         return Message(
             content="".join(content) or None,
             reasoning_content="".join(reasoning) or None,
@@ -78,8 +82,3 @@ def _add(calls: list[ToolCallDelta], part: ArgumentsPart) -> None:
         last.function.arguments = (last.function.arguments or "") + part.text
     else:
         calls.append(ToolCallDelta(part.index, function=FunctionDelta(arguments=part.text)))
-
-
-def _judged_later(arguments: str, tool: Tool) -> tuple[Problem, ...]:
-    """The judge has all calls of an answer, and works where it holds nobody up."""
-    return ()

@@ -52,6 +52,11 @@ class RequestTools:
         return self._choice == "required" or self.only is not None
 
     @property
+    def must_not_call(self) -> bool:
+        """Whether the answer may have no call, whatever the model writes."""
+        return self._choice == "none"
+
+    @property
     def allowed(self) -> frozenset[str] | None:
         """The functions that may be called, where the caller has listed some."""
         choice = self._choice

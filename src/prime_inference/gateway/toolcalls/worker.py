@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from prime_inference.toolcalls.tools import Tool
-from prime_inference.toolcalls.validate import fault
+from prime_inference.toolcalls.validate import Problem, check_arguments, fault
 
 JOB_SECONDS = 1.0  # usual calls take microseconds; what takes longer is meant to
 MEMORY_BYTES = 1024 * 1024 * 1024  # arguments of 20 MB take a tenth of it
@@ -25,14 +25,19 @@ LENGTH_BYTES = 4
 
 
 class Job(Struct, frozen=True):
-    """Calls of one answer: index of the schema, arguments as JSON text."""
+    """Calls of one answer: index of the schema, arguments as JSON text.
+
+    `detailed` asks for all that is wrong with each, not only for its bucket.
+    """
 
     schemas: list[bytes]
     calls: list[tuple[int, str]]
+    detailed: bool = False
 
 
 jobs = msgspec.msgpack.Decoder(Job)
 verdicts = msgspec.msgpack.Decoder(list[str])  # buckets; an empty text is a valid call
+details = msgspec.msgpack.Decoder(list[list[Problem]])  # of a detailed job
 
 
 def framed(message: object) -> bytes:
@@ -45,8 +50,10 @@ def _tool(schema: bytes) -> Tool:
     return Tool("", msgspec.json.decode(schema))
 
 
-def judge(job: Job) -> list[str]:
-    """The bucket of each call."""
+def judge(job: Job) -> list[str] | list[tuple[Problem, ...]]:
+    """The bucket of each call, or all that is wrong with it."""
+    if job.detailed:
+        return [check_arguments(text, _tool(job.schemas[schema])) for schema, text in job.calls]
     return [_bucket(_tool(job.schemas[schema]), text) for schema, text in job.calls]
 
 

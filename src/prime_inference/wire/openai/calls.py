@@ -11,7 +11,7 @@ each of which some upstream gets wrong (docs/tool-calls.md, "Where a call begins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,11 @@ class TextReader(Protocol):
         ...
 
     @property
+    def broken(self) -> Collection[int]:
+        """Calls, by index, that the model did not write as its format has them."""
+        ...
+
+    @property
     def amid_call(self) -> bool:
         """Whether the text ends inside a call."""
         ...
@@ -53,6 +58,7 @@ class CallRules:
     new_reader: Callable[[], TextReader] | None = None  # None: the upstream finds them
     stops: bool = False  # the caller gave stop strings
     objects: bool = False  # a call whose arguments are no object cannot be told to the client
+    none: bool = False  # the caller wants no call
 
 
 ANY_CALLS = CallRules()
@@ -72,6 +78,7 @@ class Call:
     bare: bool = False  # a piece that went on with it had no name
     named_again: bool = False  # its name came once more, without arguments
     cut: bool = False  # the length limit or a stop string of the caller's ended it
+    broken: bool = False  # the model itself did not write it as its format has it
     _end: JsonEnd = field(default_factory=JsonEnd)
 
     @property
@@ -87,6 +94,14 @@ class Call:
     def is_begun(self) -> bool:
         """Whether its arguments are the beginning of a JSON document, and no more than that."""
         return self._end.is_begun(self.parts)
+
+    def is_repeated_by(self, given_id: str | None, name: str | None, text: str) -> bool:
+        """Whether a piece says only what was said: these arguments whole, once more."""
+        if text[:1] != "{" or not self.is_whole or text != self.arguments:
+            return False
+        if name and (name != self.name or not given_id):
+            return False  # with its name and no id, a call may well be made twice
+        return given_id in ("", None, self.given_id)
 
     def is_followed_by(self, given_id: str | None, name: str | None, text: str) -> bool:
         """Whether a piece that came where this call stands begins another one."""
@@ -121,15 +136,26 @@ class ChoiceCalls:
     reason: str  # the finish reason, as the client is given it
     calls: Sequence[Call] = ()
     stopped: bool = False  # a stop string of the caller's may have ended it
+    unwanted: bool = False  # the upstream called where the caller wants no call
 
 
 class CallRepair:
     """Takes an upstream's deltas of tool calls and returns those to send instead."""
 
-    __slots__ = ("_by_index", "_id_prefix", "_ids", "_last", "_pending", "_rules", "calls")
+    __slots__ = (
+        "_by_index",
+        "_id_prefix",
+        "_ids",
+        "_last",
+        "_pending",
+        "_rules",
+        "calls",
+        "unwanted",
+    )
 
     def __init__(self, id_prefix: str, rules: CallRules = ANY_CALLS) -> None:
         self.calls: list[Call] = []  # opened, by our index
+        self.unwanted = False  # a call came although the caller wants none
         self._id_prefix = id_prefix
         self._rules = rules
         self._ids: set[str] = set()
@@ -142,19 +168,25 @@ class CallRepair:
         found = (self._take(piece) for piece in pieces)
         return [piece for piece in found if piece is not None]
 
-    def finish(self, *, cut: bool = False, amid_last: bool = False) -> list[ToolCallDelta]:
+    def finish(
+        self, *, cut: bool = False, amid_last: bool = False, broken: Collection[int] = ()
+    ) -> list[ToolCallDelta]:
         """The deltas that complete the calls, once the answer has ended.
 
-        `cut`: not by the model's own end; `amid_last`: surely inside the last call.
+        `cut`: not by the model's own end; `amid_last`: surely inside the last call; `broken`: the
+        indices of calls that must not look whole.
         """
         rest = [self._open(call, self._rules.only or "") for call in self._pending]
         self._pending.clear()
         for call in self.calls:
             last = call is self.calls[-1]
             call.cut = cut and (call.is_begun or (last and amid_last and not call.is_whole))
+            call.broken = call.index in broken and not call.cut
             if not any(call.parts) and not call.cut:
-                call.parts.append("{}")
-                rest.append(ToolCallDelta(call.index, function=FunctionDelta(arguments="{}")))
+                # Many clients take no text for no arguments; a bracket alone nobody does.
+                text = "{" if call.broken else "{}"
+                call.parts.append(text)
+                rest.append(ToolCallDelta(call.index, function=FunctionDelta(arguments=text)))
         return rest
 
     def finish_reason(self, reason: str) -> str:
@@ -170,6 +202,8 @@ class CallRepair:
         function = piece.function or FunctionDelta()
         text = function.arguments or ""
         known, name = self._where(piece, function.name), function.name
+        if known is not None and known.is_repeated_by(piece.id, name, text):
+            return None
         if known is None or known.is_followed_by(piece.id, name, text):
             if known is not None and known.named_again:
                 name = name or known.name  # it was said a piece ago
@@ -206,7 +240,9 @@ class CallRepair:
         return known
 
     def _begin(self, given_id: str | None) -> Call:
-        dropped = not self._rules.parallel and bool(self.calls or self._pending)
+        self.unwanted |= self._rules.none
+        more = not self._rules.parallel and bool(self.calls or self._pending)
+        dropped = more or self._rules.none
         call = Call(given_id, dropped)
         if not dropped:
             self._pending.append(call)
@@ -224,8 +260,10 @@ class CallRepair:
 
 
 def require_objects(calls: Iterable[Call]) -> None:
-    """Raises ToolCallBroken for a call, not cut, whose arguments are no JSON object."""
+    """Raises ToolCallBroken for a call, not cut, that is broken or has no object for arguments."""
     for call in calls:
+        if call.broken:
+            raise ToolCallBroken("The model did not write a call of a tool to its end.")
         if not call.cut and not is_object(call.arguments):
             raise ToolCallBroken("The model called a tool with arguments that are no JSON object.")
 

@@ -8,7 +8,7 @@ upstream's quirks end here: a role on the first delta of each choice, tool calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import msgspec
@@ -142,6 +142,7 @@ class AnswerStream:
                 self._finish_reason(state),
                 state.calls.calls if state.calls is not None else (),
                 self._may_have_stopped(state),
+                state.calls is not None and state.calls.unwanted,
             )
             for state in self._states
         ]
@@ -273,15 +274,16 @@ class AnswerStream:
         by_length = state.finish == "length"
         may_have_stopped = self._may_have_stopped(state)
         cut, amid_last = by_length or may_have_stopped, by_length or state.met_stop is True
+        broken: Collection[int] = ()
         if state.reader is not None:
             # where the engine does not tell, text that is surely no call is the model's own end
             delta = state.reader.finish(cut=amid_last or (cut and state.reader.amid_markup))
-            amid_last = state.reader.amid_call
+            amid_last, broken = state.reader.amid_call, state.reader.broken
             state.reader = None
             if delta.tool_calls:
                 delta.tool_calls = self._calls(index, state).repair(delta.tool_calls) or None
         if state.calls is not None:
-            rest = state.calls.finish(cut=cut, amid_last=amid_last)
+            rest = state.calls.finish(cut=cut, amid_last=amid_last, broken=broken)
             delta.tool_calls = [*(delta.tool_calls or ()), *rest] or None
         return self._send(index, delta, NULL, state) if delta.has_content else b""
 
