@@ -61,6 +61,9 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, tell)
+    interrupt = signal.getsignal(signal.SIGINT)
+    if interrupt is signal.SIG_IGN:  # so a script's shell starts what runs in its background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -69,6 +72,7 @@ def terminated_as_interrupted() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def write_summary(folder: Path, slo: Any, hardware: Any, terminal: Terminal) -> Summary:

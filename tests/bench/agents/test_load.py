@@ -269,11 +269,11 @@ async def test_in_an_open_loop_a_wait_is_what_the_server_left_of_it() -> None:
 
 
 async def test_in_an_open_loop_a_slow_subagent_is_not_the_generators_lag() -> None:
-    branch = Subagent(after_turn=0, delay=0.0, session=session("s/sub", 1, output=40))
+    branch = Subagent(after_turn=0, delay=0.0, session=session("s/sub", 1, output=20))
     tree = session(turns=2, delay=0.1, subagents=[branch], waits={1: (0,)})
     async with MockEngine(pace=0.02) as engine:
         records, _ = await measured(
-            engine, workload(tree), Point(0, 0.0, 2), session_rate=5.0, seconds=1.0
+            engine, workload(tree), Point(0, 0.0, 2), session_rate=1.0, seconds=4.0
         )
     ends = {(r.session, r.turn): r for r in records if r.play == 0}
     assert ends["s", 1].due >= ends["s/sub", 0].end

@@ -88,7 +88,18 @@ def test_a_run_is_not_overwritten_unless_it_is_asked_for(tmp_path: Path) -> None
     require_free(tmp_path, overwrite=True)
 
 
-def test_sigterm_ends_a_run_as_ctrl_c_does() -> None:
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_sigterm_ends_a_run_as_ctrl_c_does(interrupt: Any) -> None:
+    """Also one that a script started in its background, where Ctrl-C is ignored."""
+    ours = signal.signal(signal.SIGINT, interrupt)
+    try:
+        _terminated()
+        assert signal.getsignal(signal.SIGINT) == interrupt
+    finally:
+        signal.signal(signal.SIGINT, ours)
+
+
+def _terminated() -> None:
     settled: list[bool] = []
 
     async def run() -> None:
