@@ -275,10 +275,10 @@ def test_whatever_comes_is_sent_in_order_and_nothing_of_it_is_lost(
     repair = repaired(*pieces, rules=CallRules(parallel=parallel, only=only))
     got = Counter("".join(call.arguments for call in repair.calls))
     if parallel:
-        known = {call.arguments for call in repair.calls}
         texts = [one.function.arguments or "" for one in pieces if one.function]
-        again = Counter("".join(text for text in texts if text in known))
-        assert not given - got - again  # what a call says twice is said once
+        said = [text for text in texts if any(c.arguments.startswith(text) for c in repair.calls)]
+        again = Counter("".join(text for text in said if text.endswith("}")))
+        assert not given - got - again  # whole arguments that are said again are said once
         empty = sum(call.arguments == "{}" for call in repair.calls)
         assert (got - given).total() <= 2 * empty  # the two characters of arguments made for it
     else:
