@@ -18,6 +18,7 @@ from prime_inference.cli.fleet_view import (
     show_status,
 )
 from prime_inference.cli.fleets import (
+    DynamoPython,
     File,
     FleetFailed,
     explained,
@@ -63,13 +64,7 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when all is ready; it goes on.")
     ] = False,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            help="Interpreter that has Dynamo. Default: PRIME_DYNAMO_PYTHON, else .envs/dynamo.",
-        ),
-    ] = None,
+    python: DynamoPython = None,
     wait_seconds: Annotated[
         float, typer.Option(min=1, help="How long --detach waits for all to be ready.")
     ] = 120.0,

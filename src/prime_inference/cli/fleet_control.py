@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prime_inference.cli.fleets import File, explained, found_state_dir, run_to_end
+from prime_inference.cli.fleets import DynamoPython, File, explained, found_state_dir, run_to_end
 from prime_inference.cli.options import Plain, TextOrJson, json_help
 from prime_inference.cli.serve import ControlPort, Host, Port, StateDir, require_ports, run_server
 from prime_inference.cli.terminal import Terminal
@@ -22,13 +22,7 @@ CONTROL_EPILOG = json_help("{fleet, deployments_file, folders: {DATACENTER: fold
 
 def control(
     file: File,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            help="Interpreter that has Dynamo. Default: PRIME_DYNAMO_PYTHON, else .envs/dynamo.",
-        ),
-    ] = None,
+    python: DynamoPython = None,
     state_dir: StateDir = None,
     output: TextOrJson = "text",
     plain: Plain = False,

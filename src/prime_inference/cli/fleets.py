@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The fleet's file, fleet.toml.")]
+DynamoPython = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        help="Interpreter that has Dynamo. Default: PRIME_DYNAMO_PYTHON, else .envs/dynamo.",
+    ),
+]
 
 
 class FleetFailed(CommandFailed):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence, Set
+from functools import partial
 
 from prime_inference.domain.errors import ReservationExhausted
 from prime_inference.domain.reservations import Reservation
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.upstreams import Upstream
+from prime_inference.reliability.delivery import Delivery
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.slots import Reason, Refusal, Slot
 
@@ -85,26 +86,11 @@ async def wait_for_reserved(
 
     A cancelled caller leaves the line, or gives back the slot that it was just handed.
     """
-    future: asyncio.Future[Slot | Refusal] = asyncio.get_running_loop().create_future()
-
-    def deliver(result: Slot | Refusal) -> None:
-        if not future.cancelled():
-            future.set_result(result)
-        elif isinstance(result, Slot):
-            result.release()
-
-    waiter = guard.reserved.wait(reservation, deliver, among)
+    delivery = Delivery()
+    waiter = guard.reserved.wait(reservation, delivery, among)
     if waiter is None:
         return None
-    try:
-        return await future
-    except asyncio.CancelledError:
-        guard.reserved.leave(waiter)
-        if future.done() and not future.cancelled():
-            result = future.result()
-            if isinstance(result, Slot):
-                result.release()
-        raise
+    return await delivery.received(partial(guard.reserved.leave, waiter))
 
 
 def exhausted(run: Run) -> ReservationExhausted:

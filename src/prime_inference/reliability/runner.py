@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Set
+from functools import partial
 
 from prime_inference.ports.clock import Clock
 from prime_inference.ports.coordination import (
@@ -25,6 +26,7 @@ from prime_inference.reliability.commands import (
     Reply,
     ReturnBlocks,
 )
+from prime_inference.reliability.delivery import Delivery
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.slots import Priority, Refusal, Slot
 
@@ -202,23 +204,8 @@ async def wait_for_slot(
     slot = guard.admit_any(model, priority, among)
     if isinstance(slot, Slot):
         return slot
-    future: asyncio.Future[Slot | Refusal] = asyncio.get_running_loop().create_future()
-
-    def deliver(result: Slot | Refusal) -> None:
-        if not future.cancelled():
-            future.set_result(result)
-        elif isinstance(result, Slot):
-            result.release()
-
-    waiter = guard.wait(model, priority, deliver, among)
+    delivery = Delivery()
+    waiter = guard.wait(model, priority, delivery, among)
     if isinstance(waiter, Refusal):
         return waiter
-    try:
-        return await future
-    except asyncio.CancelledError:
-        guard.leave(model, waiter)
-        if future.done() and not future.cancelled():
-            result = future.result()
-            if isinstance(result, Slot):
-                result.release()
-        raise
+    return await delivery.received(partial(guard.leave, model, waiter))
