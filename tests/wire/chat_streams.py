@@ -115,13 +115,16 @@ class Streamed:
         return "".join(delta.get(kind, "") for delta in self.deltas)
 
     def calls(self) -> list[tuple[str, str, str]]:
-        """Id, name and arguments of each call."""
+        """Id, name and arguments of each call, as a client is told them: a call that another one
+        follows was not cut, and is one without arguments where none came."""
         found: list[list[str]] = []
         for delta in self.deltas:
             for call in delta.get("tool_calls", ()):
                 if call["index"] == len(found):
                     found.append([call["id"], call["function"]["name"], ""])
                 found[call["index"]][2] += call["function"]["arguments"]
+        for call in found[:-1]:
+            call[2] = call[2] or "{}"
         return [(one, two, three) for one, two, three in found]
 
 
