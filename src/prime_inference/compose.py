@@ -90,7 +90,7 @@ async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> Non
             catalog,
             options.listen,
             ready.not_ready,
-            follow=lambda live: ready.follow(live.replace, live.said_down),
+            follow=lambda live: ready.follow(live.replace, live.said_down, live.refuse),
             cache_reports=caches,
         ) as (endpoint, stop):
             announce(endpoint(next((model.id for model in catalog.models()), "")))

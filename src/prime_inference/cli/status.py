@@ -18,10 +18,11 @@ EPILOG = json_help(
     "{replica, replicas, degraded, error, store_error, changes: [{deployment, change, values}],"
     " datacenters: [{id, deployments, serving, slots, leased, in_flight}], models: [{id, revision,"
     " deployments, serving, waiting, tool_call_answers, tool_call_error_rate}], deployments: [{id,"
-    " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
+    " model, revision, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
     " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
     " refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}], caches: [{id,"
-    " datacenter, cached, router_hits, host_hits, queue_s, transfer_s}], failing: {<task>: cause}};"
+    " datacenter, cached, router_hits, host_hits, queue_s, transfer_s}], failing: {<task>: cause},"
+    " refused: {<deployment>: reason}};"
     " one document a line with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
@@ -138,6 +139,8 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
         terminal.note(f"Coordination: {view['store_error']}")
     if view["error"]:
         terminal.note(f"The fleet that is wanted cannot be served: {view['error']}")
+    for name, reason in view["refused"].items():
+        terminal.note(f"{name} is listed as ready and not served: {reason}")
     for task, cause in view.get("failing", {}).items():  # a gateway of an earlier release: none
         terminal.note(f"Failing, and started again and again: {task} ({cause})")
 

@@ -76,7 +76,12 @@ class FleetMetrics(Collector):
             "1 while the fleet that is served is not the one that is wanted.",
             {(): view.error is not None},
         )
-
+        yield _gauge(
+            "prime_fleet_refused",
+            "1 for each deployment that is listed as ready and cannot be served.",
+            dict.fromkeys(((name,) for name in view.refused), 1),
+            ("deployment",),
+        )
         yield _counter(
             "prime_background_failures",
             "Times that a task beside the requests ended by a defect and was started again.",

@@ -25,6 +25,7 @@ class DeploymentView(Struct, frozen=True):
 
     id: str
     model: str
+    revision: str
     datacenter: str
     base_url: str
     engine: str
@@ -80,7 +81,8 @@ class FleetView(Struct, frozen=True):
     """`error` says why the fleet that is served is not the one that is wanted.
 
     `store_error` is what the coordination store says instead of an answer. `failing` are tasks
-    beside the requests that end again and again, with the cause.
+    beside the requests that end again and again, with the cause. `refused` are deployments that
+    are listed as ready and cannot be served, with the reason.
     """
 
     replica: str
@@ -94,6 +96,7 @@ class FleetView(Struct, frozen=True):
     deployments: Sequence[DeploymentView]
     caches: Sequence[CacheView] = ()
     failing: Mapping[str, str] = {}
+    refused: Mapping[str, str] = {}
 
 
 def fleet_view(
@@ -111,8 +114,9 @@ def fleet_view(
     listed = [one for model in catalog.models() for one in catalog.deployments(model.id)]
     calls = {one.id: upstreams.answers_with_calls(one.id) for one in listed}
     deployments = [
-        _deployment(one, known.get(one.id), calls[one.id], behind=ranking.is_behind(one.id))
-        for one in listed
+        _deployment(one, model, known.get(one.id), calls[one.id], behind=ranking.is_behind(one.id))
+        for model in catalog.models()
+        for one in catalog.deployments(model.id)
     ]
     names = live.fleet.datacenters if live.fleet is not None else ()
     places = dict.fromkeys([*names, *(one.datacenter for one in listed)])
@@ -136,6 +140,7 @@ def fleet_view(
         deployments=deployments,
         caches=caches,
         failing=failing or {},
+        refused=live.refused,
     )
 
 
@@ -174,12 +179,18 @@ def _datacenter(name: str, deployments: Sequence[DeploymentView]) -> DatacenterV
 
 
 def _deployment(
-    spec: Deployment, status: DeploymentStatus | None, calls: tuple[int, int], *, behind: bool
+    spec: Deployment,
+    model: Model,
+    status: DeploymentStatus | None,
+    calls: tuple[int, int],
+    *,
+    behind: bool,
 ) -> DeploymentView:
     """`status` is None once the guard has forgotten it: it has drained."""
     return DeploymentView(
         id=spec.id,
         model=spec.model,
+        revision=spec.revision or model.revision,
         datacenter=spec.datacenter,
         base_url=spec.base_url,
         engine=spec.engine,

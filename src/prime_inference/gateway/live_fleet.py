@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.fleet import Fleet, FleetInvalid, Override
@@ -13,7 +13,7 @@ from prime_inference.domain.models import Model
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
 from prime_inference.ports.fleet import FleetEditor, Launcher
-from prime_inference.reliability.guard import Guard
+from prime_inference.reliability.guard import Guard, ServesAnotherModel
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +48,22 @@ class LiveFleet:
         self.reloads = 0
         self.failed_reloads = 0
         self.error: str | None = None  # why the last change was not taken over
+        self.refused: Mapping[str, str] = {}  # what is listed and not served, with the reason
 
     def replace(self, fleet: Fleet) -> None:
         """Serve this one from now on. Raises FleetInvalid, and then nothing has changed."""
         try:
             self._guard.configure(fleet.deployments)
-        except ValueError as error:  # the deployment of that id still drains
-            raise FleetInvalid(str(error)) from error
+        except ServesAnotherModel as error:  # the deployment of that id still drains
+            raise FleetInvalid(str(error), error.deployment) from error
         self._catalog.replace(fleet.models, fleet.deployments)
         self._upstreams.refresh()
         before, self.fleet = self.fleet, fleet
         _tell(before, fleet)
+
+    def refuse(self, refused: Mapping[str, str]) -> None:
+        """These are listed as ready, and are not served; by name, with the reason."""
+        self.refused = refused
 
     def said_down(self, deployments: Collection[str]) -> None:
         """Whoever watches these deployments has found them down, and no others."""

@@ -6,7 +6,7 @@ and Prime's, numbers in dollars per million tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from prime_inference.domain.errors import ModelNotFound
@@ -86,6 +86,7 @@ class ModelsApi:
             "owned_by": model.id.partition("/")[0],
             "name": model.name or model.id,
             "revision": model.revision,
+            "revisions": _revisions(model, upstreams),
             "context_length": model.context_tokens,
             "architecture": _architecture(model),
             "pricing": self._pricing(model),
@@ -104,6 +105,7 @@ class ModelsApi:
             "name": upstream.deployment.id,
             "provider_name": upstream.deployment.datacenter,
             "tag": upstream.deployment.datacenter,
+            "revision": upstream.deployment.revision or model.revision,
             "context_length": model.context_tokens,
             "max_completion_tokens": model.max_output_tokens,
             "pricing": self._pricing(model),
@@ -123,6 +125,12 @@ class ModelsApi:
         """The price in effect; where there are no accounts, the catalogue's own."""
         price = self._price(model.id)
         return _catalog_pricing(model) if price is None else _price_pricing(price)
+
+
+def _revisions(model: Model, upstreams: Sequence[Upstream]) -> list[str]:
+    """All that may answer a request now; several while a change is rolled out."""
+    serving = [one.deployment for one in upstreams if not one.deployment.draining]
+    return sorted({one.revision or model.revision for one in serving} or {model.revision})
 
 
 def _parameters(upstream: Upstream) -> list[str]:

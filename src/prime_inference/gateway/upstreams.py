@@ -31,9 +31,13 @@ class Upstream:
         self.statistics = EndpointStatistics()
 
     def leads_to(self, deployment: Deployment) -> bool:
-        """Whether its connections are right for `deployment`."""
-        mine = self.deployment
-        return (mine.base_url, mine.engine) == (deployment.base_url, deployment.engine)
+        """Whether its connections are right for `deployment`.
+
+        With another revision they are not: what was begun on them came of the one of before.
+        """
+        mine, its = self.deployment, deployment
+        same_place = (mine.base_url, mine.engine) == (its.base_url, its.engine)
+        return same_place and mine.revision == its.revision
 
     @cached_property
     def root(self) -> HttpPool:
