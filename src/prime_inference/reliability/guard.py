@@ -39,6 +39,14 @@ GONE_RETRY_S = 1.0  # the next choice will not offer it
 REFRESH_S = 0.25  # what was measured is taken over: a human does not notice, a second would be late
 
 
+class ServesAnotherModel(ValueError):
+    """A deployment that is known came with another model."""
+
+    def __init__(self, deployment: str, model: str) -> None:
+        super().__init__(f"{deployment} serves {model}: another model needs another id")
+        self.deployment = deployment
+
+
 class Guard:
     """Breakers, leases, waiting lines and budgets of one gateway replica.
 
@@ -80,14 +88,14 @@ class Guard:
     def configure(self, fleet: Iterable[Deployment]) -> None:
         """Take over the fleet as it is now. What is gone is drained: its requests go on.
 
-        Raises ValueError if a deployment that is known comes with another model, and then
-        changes nothing.
+        Raises ServesAnotherModel for a deployment that is known with another, and then changes
+        nothing.
         """
         wanted = {spec.id: spec for spec in fleet if not spec.draining}
         for name, spec in wanted.items():
             known = self._deployments.get(name)
             if known is not None and known.model != spec.model:
-                raise ValueError(f"{name} serves {known.model}: another model needs another id")
+                raise ServesAnotherModel(name, known.model)
         for name, spec in wanted.items():
             known = self._deployments.get(name)
             if known is None:
@@ -96,12 +104,15 @@ class Guard:
             known.spec = spec
             if known.lease.capacity != spec.slots:
                 known.lease.resize(spec.slots)
-        for name in self._deployments.keys() - wanted.keys():
-            self.drain(name)
+        gone = [member for name, member in self._deployments.items() if name not in wanted]
+        for member in gone:
+            self._close(member)
         self._draining -= wanted.keys()
         for name in wanted:
             self._deployments[name].lease.reopen()
         self._group()
+        for member in gone:
+            self._forget_if_idle(member)
         self.wake()
 
     def drain(self, deployment: str) -> None:
@@ -109,10 +120,7 @@ class Guard:
         member = self._deployments.get(deployment)
         if member is None:
             return
-        self._draining.add(deployment)
-        member.lease.close()
-        for lease in member.reserved.values():
-            lease.close()
+        self._close(member)
         self._group()
         self._forget_if_idle(member)
 
@@ -375,6 +383,12 @@ class Guard:
         return self._coordinator.return_blocks(self._deployments)
 
     # --- inside ---
+
+    def _close(self, member: DeploymentGuard) -> None:
+        self._draining.add(member.id)
+        member.lease.close()
+        for lease in member.reserved.values():
+            lease.close()
 
     def _watched(self, spec: Deployment) -> DeploymentGuard:
         return DeploymentGuard(

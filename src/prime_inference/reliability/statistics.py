@@ -22,7 +22,7 @@ class LatencyHistogram:
     __slots__ = ("_counts", "_fresh_until", "_merged", "_quantiles", "_slice", "_total")
 
     def __init__(self) -> None:
-        self._counts = [[0] * BUCKETS for _ in range(SLICES)]
+        self._counts: list[list[int]] = [[] for _ in range(SLICES)]  # buckets once it is used
         self._slice = [-1] * SLICES
         self._merged: list[int] = []
         self._total = 0  # of `_merged`
@@ -54,7 +54,7 @@ class LatencyHistogram:
     def _merge(self, now: float) -> None:
         oldest = int(now / SLICE_S) - SLICES
         slices = zip(self._counts, self._slice, strict=True)
-        live = [counts for counts, which in slices if which > oldest]
+        live = [counts for counts, which in slices if counts and which > oldest]
         self._merged = [sum(column) for column in zip(*live, strict=True)]
         self._total = sum(self._merged)
         self._quantiles.clear()
