@@ -276,7 +276,7 @@ def logs(
     with explained():
         folder = found_folder(fleet, state_dir)
     pattern = f"{deployment}.{process or '*'}.log"
-    files = sorted(folder.logs.glob(pattern))
+    files = [] if "/" in pattern else sorted(folder.logs.glob(pattern))
     if not files:
         raise FleetFailed(f"There is no log {pattern} in {folder.logs}.")
     last = {file.name.split(".")[1]: last_lines(file, lines) for file in files}

@@ -50,6 +50,8 @@ def why_no_name(text: str) -> str | None:
         return f"is longer than {MOST_NAME} characters"
     if not text.isprintable() or text != text.strip():
         return "has characters that are not printed, or spaces around it"
+    if text.startswith("-"):
+        return "begins like a flag of a command line"
     return None
 
 

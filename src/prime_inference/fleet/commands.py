@@ -37,7 +37,7 @@ def commands(deployment: PlannedDeployment) -> Iterator[str]:
     """Lines of a shell script with comments; hosts are numbered from 0."""
     spec = deployment.spec
     environment = DISCOVERY | {"DYN_NAMESPACE": deployment.id}
-    yield f"# {deployment.id}: {spec.model.id} in {deployment.datacenter}, {spec.gpus} GPUs"
+    yield comment(f"{deployment.id}: {spec.model.id} in {deployment.datacenter}, {spec.gpus} GPUs")
     yield "# HOST_0: discovery, the frontend, and the second cache tier's master"
     etcd = "--listen-client-urls http://0.0.0.0:2379 --advertise-client-urls http://HOST_0:2379"
     yield f"etcd {etcd} &"
@@ -53,13 +53,19 @@ def commands(deployment: PlannedDeployment) -> Iterator[str]:
     host = 1
     for role, pool in spec.topology.pools.items():
         for index in range(pool.replicas):
-            yield f"# {role}-{index}: {pool.parallel}"
+            yield comment(f"{role}-{index}: {pool.parallel}")
             nodes = nodes_of(spec, pool)
             for node in range(nodes):
                 yield f"# HOST_{host + node}"
                 rank = NodeRank(node, f"HOST_{host}") if nodes > 1 else None
                 yield _worker(deployment, role, pool, environment, rank, f"HOST_{host + node}")
             host += nodes
+
+
+def comment(text: str) -> str:
+    """A line of a script that no shell runs, whatever is in `text`."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return f"# {''.join(shown)}"
 
 
 def _worker(

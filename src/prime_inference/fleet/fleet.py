@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,18 @@ from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.errors import SpecImpossible
 from prime_inference.fleet.spec import Spec, Whole
 from prime_inference.fleet.toml_file import read_toml, to_struct
+from prime_inference.wire.http_client import Origin
 
-NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-"""Names become those of folders, environment variables and Kubernetes services (63 at most,
-with a pool's name behind)."""
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
+"""Names become those of folders, environment variables and Kubernetes services: at most 63 with
+`-over123`, the mark of an instance and `-frontend` behind."""
 
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""What Kubernetes takes as a namespace."""
+
+LONGEST_SECONDS = 31_536_000.0  # a year: nothing here waits longer
+MOST_REPLICAS = 1000
+MOST_PORT = 65_535
 
 LAUNCHERS_OWN = "gateway"
 """No deployment has this name: logs and commands mean the gateway by it."""
@@ -130,23 +138,67 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def _check(file: FleetFile) -> None:
-    reasons = []
+    reasons = [*_names(file), *_gateway(file.gateway)]
+    for entry in file.datacenter:
+        reasons += _datacenter(entry)
+    if file.overflow is not None:
+        reasons += _overflow(file.overflow)
+    if reasons:
+        raise SpecImpossible(file.name, reasons)
+
+
+def _names(file: FleetFile) -> Iterator[str]:
     datacenters = [entry.id for entry in file.datacenter]
     deployments = [entry.id for entry in file.deployment]
     for name in [file.name, *datacenters, *deployments]:
         if not NAME.fullmatch(name):
-            reasons.append(
-                f"{name!r}: a name has lower-case letters, digits and dashes, 40 at most"
-            )
+            yield f"{name[:80]!r}: a name has lower-case letters, digits and dashes, 38 at most"
     for kind, names in (("datacenters", datacenters), ("deployments", deployments)):
         if not names:
-            reasons.append(f"it has no {kind}")
+            yield f"it has no {kind}"
         if len(set(names)) < len(names):
-            reasons.append(f"two {kind} have one id")
+            yield f"two {kind} have one id"
     if LAUNCHERS_OWN in deployments:
-        reasons.append(f"{LAUNCHERS_OWN!r} is the name of the gateway in front of the fleet")
+        yield f"{LAUNCHERS_OWN!r} is the name of the gateway in front of the fleet"
     for entry in file.deployment:
         if entry.datacenter not in datacenters:
-            reasons.append(f"{entry.id} is in {entry.datacenter!r}, which is no datacenter of it")
-    if reasons:
-        raise SpecImpossible(file.name, reasons)
+            yield f"{entry.id} is in {entry.datacenter!r}, which is no datacenter of it"
+
+
+def _datacenter(entry: DatacenterEntry) -> Iterator[str]:
+    if entry.gpus < 0 or not 0 <= entry.surge <= MOST_REPLICAS:
+        yield f"{entry.id}: gpus are 0 or more, surge is 0 to {MOST_REPLICAS}"
+    if entry.frontend_url:
+        try:
+            Origin.parse(entry.frontend_url.replace("{deployment}", "x"))
+        except ValueError as error:
+            yield f"{entry.id}: frontend_url: {error}"
+    if entry.kubernetes is not None and not LABEL.fullmatch(entry.kubernetes.namespace):
+        yield f"{entry.id}: {entry.kubernetes.namespace[:80]!r} is no namespace"
+
+
+def _gateway(entry: GatewayEntry) -> Iterator[str]:
+    for name, port in (("port", entry.port), ("control_port", entry.control_port)):
+        if not 0 <= port <= MOST_PORT:
+            yield f"gateway.{name} {port} is not within 0 and {MOST_PORT}"
+    if entry.port and entry.port == entry.control_port:
+        yield f"gateway.port and gateway.control_port are both {entry.port}"
+    if not 1 <= entry.replicas <= entry.max_replicas <= MOST_REPLICAS:
+        yield f"gateway: 1 <= replicas <= max_replicas <= {MOST_REPLICAS}"
+    if entry.notice_seconds is not None and not 0 <= entry.notice_seconds <= LONGEST_SECONDS:
+        yield f"gateway.notice_seconds {entry.notice_seconds} is not within 0 and a year"
+    if not entry.image or " " in entry.image or not entry.image.isprintable():
+        yield f"gateway.image {entry.image[:80]!r} is no image"
+
+
+def _overflow(entry: OverflowEntry) -> Iterator[str]:
+    if not 0 < entry.idle < entry.full <= 1:
+        yield "overflow: 0 < idle < full <= 1"
+    for name, seconds in (
+        ("full_seconds", entry.full_seconds),
+        ("idle_seconds", entry.idle_seconds),
+    ):
+        if not 0 <= seconds <= LONGEST_SECONDS:
+            yield f"overflow.{name} {seconds} is not within 0 and a year"
+    if entry.gpu_budget < 0:
+        yield f"overflow.gpu_budget {entry.gpu_budget} is below 0"

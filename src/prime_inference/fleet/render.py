@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from prime_inference.fleet.commands import commands
+from prime_inference.fleet.commands import commands, comment
 from prime_inference.fleet.errors import FleetRefused
-from prime_inference.fleet.fleet import Fleet
+from prime_inference.fleet.fleet import LABEL, Fleet
 from prime_inference.fleet.kubernetes import documents
 from prime_inference.fleet.local import processes
 
@@ -23,6 +23,10 @@ def rendered(
     known = [entry.id for entry in fleet.datacenters]
     if datacenter is not None and datacenter not in known:
         raise FleetRefused(f"There is no datacenter {datacenter!r}: there are {', '.join(known)}.")
+    if not LABEL.fullmatch(namespace):
+        raise FleetRefused(
+            f"{namespace[:80]!r} is no namespace: lower-case letters, digits, dashes."
+        )
     chosen = [datacenter] if datacenter else known
     if target == "kubernetes":
         if len(chosen) > 1:
@@ -44,5 +48,5 @@ def rendered(
             free_port=lambda: next(ports),
         ):
             told = " ".join(f"{name}={shlex.quote(v)}" for name, v in process.environment.items())
-            yield f"# {deployment.id}/{process.name}"
+            yield comment(f"{deployment.id}/{process.name}")
             yield f"{told} python {shlex.join(process.argv)}"
