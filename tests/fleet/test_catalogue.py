@@ -174,7 +174,9 @@ def test_a_parallelism_is_a_kind_and_a_number(text):
 
 def test_indexers_are_counted_as_the_config_says():
     by_list = parse_architecture(
-        b'{"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 8,'
+        b'{"architectures": ["GlmMoeDsaForCausalLM"], "qk_rope_head_dim": 64,'
+        b'"qk_nope_head_dim": 64, "v_head_dim": 64, "hidden_size": 64, "num_hidden_layers": 3,'
+        b' "num_attention_heads": 2, "vocab_size": 8,'
         b'"intermediate_size": 8, "max_position_embeddings": 64, "kv_lora_rank": 32,'
         b'"index_n_heads": 2, "index_head_dim": 128, "index_topk": 8,'
         b'"indexer_types": ["full", "shared", "full"]}',

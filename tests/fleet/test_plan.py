@@ -89,6 +89,21 @@ def test_a_tight_first_token_target_trades_cache_for_speed():
     assert choice.chosen.startswith(("TP", "TEP"))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"slo": {"history_tokens": 0}},
+        {"slo": {"history_tokens": -5, "turn_tokens": 5}},
+        {"slo": {"first_token_ms": math.nan}},
+        {"kv": {"block_tokens": 0}},
+        {"kv": {"memory_fraction": math.nan}},
+    ],
+)
+def test_nothing_is_derived_from_numbers_that_make_no_sense(changes):
+    with pytest.raises(PlanImpossible, match="is not within"):
+        plan_of("mocker", **changes)
+
+
 def test_an_unreachable_target_is_said_to_be_missed():
     choice = plan_of("glm-5.3-gb200", slo={"first_token_ms": 1}).choices[0]
     assert "no topology meets the targets" in choice.reason

@@ -27,14 +27,14 @@ class Parameters:
 
 
 def count(model: Architecture, *, draft: bool = True) -> Parameters:
-    """Count weights of the model, with its draft layers or without. Norms are left out."""
+    """Count weights, with those of draft layers or without. Norms and biases are left out."""
     layers = model.cached_layers if draft else model.layers
     drafts = layers - model.layers
     expert = 3 * model.hidden * model.expert_width
     expert_layers = model.expert_layers + (drafts if model.experts else 0)
     dense_layers = model.dense_layers + (0 if model.experts else drafts)
     dense = dense_layers * 3 * model.hidden * model.dense_width
-    dense += expert_layers * (model.shared_experts * expert + model.hidden * model.experts)
+    dense += expert_layers * model.hidden * (3 * model.shared_width + model.experts)
     dense += drafts * 2 * model.hidden**2  # joins the token's embedding to the last state
     return Parameters(
         attention=layers * _attention(model) + _indexers(model, draft=draft),
@@ -60,7 +60,8 @@ def _attention(model: Architecture) -> int:
         outer = model.heads * (model.key_dim + model.value_dim)
         return model.hidden * (keys + outer)
     latent, heads = model.latent, model.heads
-    query = model.hidden * latent.query_rank + latent.query_rank * heads * model.key_dim
+    down_to = latent.query_rank or model.hidden
+    query = model.hidden * latent.query_rank + down_to * heads * model.key_dim
     down = model.hidden * (latent.rank + latent.rope)
     up = latent.rank * heads * (latent.nope + model.value_dim)
     return query + down + up + heads * model.value_dim * model.hidden

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from prime_inference.fleet.architecture import Architecture
-from prime_inference.fleet.check import reasons_against
+from prime_inference.fleet.check import bounds, reasons_against
 from prime_inference.fleet.errors import PlanImpossible
 from prime_inference.fleet.formats import KvFormat, index_bytes, kv_bytes_per_token, row_bytes
 from prime_inference.fleet.hardware import GPUS, Gpu
@@ -106,6 +106,11 @@ class Plan:
 
 def make_plan(spec: Spec, model: Architecture) -> Plan:
     """Raises PlanImpossible."""
+    broken = [str(bound) for bound in bounds(spec) if not bound.holds]
+    if not spec.topology.pools:
+        broken.append("topology: no pools")
+    if broken:
+        raise PlanImpossible("\n  ".join(["nothing can be derived:", *broken]))
     gpu = GPUS.get(spec.hardware.gpu)
     if gpu is None:
         raise PlanImpossible(f"hardware.gpu {spec.hardware.gpu!r} is none of {', '.join(GPUS)}")
