@@ -7,8 +7,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -75,13 +77,46 @@ class RunningFleet:
         return total((await self.client.get(f"{control}/metrics")).text, name)
 
 
-def total(text: str, name: str) -> float:
-    """A metric in Prometheus' text, added up over its labels."""
+class Watch:
+    """What processes of a fleet count while none of them is started again."""
+
+    def __init__(self, client: httpx.AsyncClient, status: dict[str, Any]) -> None:
+        self.client = client
+        self.last: tuple[Counter[str], float] = (Counter(), 0.0)
+        self._ports = {
+            f"{one['id']}/{process['name']}": process["port"]
+            for one in status["deployments"]
+            for process in one["processes"]
+        }
+
+    async def look(self) -> tuple[Counter[str], float]:
+        """Requests that each worker has answered, by `deployment/process`; tokens of prompts
+        that routers knew to be cached on the prefill workers that they chose."""
+        answers = await asyncio.gather(
+            *(self.client.get(f"http://127.0.0.1:{port}/metrics") for port in self._ports.values())
+        )
+        requests, cached = Counter[str](), 0.0
+        generate, prefill = {"dynamo_endpoint": "generate"}, {"phase": "prefill"}
+        known = "dynamo_component_router_kv_selected_cached_prefix_tokens_total"
+        for name, answer in zip(self._ports, answers, strict=True):
+            if name.endswith("/frontend"):
+                cached += total(answer.text, known, prefill)
+            else:
+                requests[name] = round(
+                    total(answer.text, "dynamo_component_requests_total", generate)
+                )
+        self.last = requests, cached
+        return self.last
+
+
+def total(text: str, name: str, labels: Mapping[str, str] = MappingProxyType({})) -> float:
+    """A metric in Prometheus' text, added up over its labels but for those given."""
+    text = "\n".join(line for line in text.splitlines() if line.startswith(name))
     return sum(
         sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name == name
+        if sample.name == name and labels.items() <= sample.labels.items()
     )
 
 

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest_asyncio
 
 from prime_inference.fleet.launcher.control import Command, ask
 
-from .running import RunningFleet, running_fleet
+from .running import RunningFleet, Watch, running_fleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two-datacenters-dynamo.toml"
 MODEL = "mock/tiny"
@@ -142,6 +143,71 @@ async def test_later_turns_land_where_their_prefix_is_and_sessions_stay(fleet):
     report = {one["id"]: one["caches"] for one in status["deployments"]}["tiny-a"]
     assert 0.6 < report["hit_rate"] < 0.8  # three turns of four
     assert await fleet.gateway_metric("prime_fleet_prompt_tokens") >= report["prompt_tokens"]
+
+
+class Conversation:
+    """An agent's turns through the gateway; `fields` or `headers` name it, if anything does."""
+
+    def __init__(self, status: dict[str, Any], watch: Watch, seed: str) -> None:
+        rng = random.Random(seed)
+        words = "".join(rng.choice("abcdefgh ") for _ in range(2000))
+        self._gateway, self._watch = status["gateway"], watch
+        self._messages = [{"role": "system", "content": words}]
+        self.fields: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
+        self.hit_rates: list[float] = []
+        self.workers: list[frozenset[str]] = []
+
+    async def turn(self) -> None:
+        """The next one, while nobody else asks: what is counted meanwhile is of it."""
+        self._messages.append({"role": "user", "content": f"question {len(self.workers)}"})
+        before, cached_before = self._watch.last
+        answer = await self._watch.client.post(
+            f"{self._gateway['base_url']}/chat/completions",
+            json={"model": MODEL, "messages": self._messages, "max_tokens": 8, **self.fields},
+            headers={"authorization": f"Bearer {self._gateway['api_key']}", **self.headers},
+        )
+        assert answer.status_code == 200, answer.text
+        said = answer.json()
+        self._messages.append(said["choices"][0]["message"])
+        served: Counter[str] = Counter()
+        while served.total() < 2:  # a worker counts a request once it has ended there
+            now, cached = await self._watch.look()
+            served = now - before
+        self.workers.append(frozenset(served))
+        self.hit_rates.append((cached - cached_before) / said["usage"]["prompt_tokens"])
+
+
+async def test_conversations_through_the_gateway_land_where_their_prefix_is(fleet):
+    """The gateway's session reaches Dynamo's affinity: six of four turns, all of them in turns.
+
+    Each stays in its datacenter, with one prefill and one decode worker. Another one without a
+    name has a home from its second turn on, and is found by its prefix alone.
+    """
+    status = await fleet.look()
+    watch = Watch(fleet.client, status)
+    await watch.look()
+    ones = [Conversation(status, watch, f"{at}") for at in range(7)]
+    *named, nameless = ones
+    for at, one in enumerate(named):
+        (one.headers if at % 2 else one.fields).update(
+            {"x-session-id": f"agent {at}"} if at % 2 else {"prompt_cache_key": f"agent {at}"}
+        )
+    for _ in range(4):
+        for one in ones:
+            await one.turn()
+    for one in named:
+        assert one.hit_rates[0] < 0.1
+        assert min(one.hit_rates[1:]) >= 0.9, one.hit_rates
+        (workers,) = set(one.workers)
+        roles = sorted(name.partition("/")[2].partition("-")[0] for name in workers)
+        assert roles == ["decode", "prefill"]
+        assert len({name.partition("/")[0] for name in workers}) == 1
+    assert min(nameless.hit_rates[2:]) >= 0.9, nameless.hit_rates
+    later = [rate for one in named for rate in one.hit_rates[1:]]
+    print(f"hit rate after the first turn: {sum(later) / len(later):.3f}, least {min(later):.3f}")
+    print(f"on {len({one.workers[0] for one in named})} pairs of workers")
+    print(f"without a name: {nameless.hit_rates}, {len(set(nameless.workers))} pairs")
 
 
 async def test_the_gateway_serves_from_both_datacenters(fleet):

@@ -84,6 +84,16 @@ def test_the_spec_of_the_catalogue_has_what_the_plan_chooses():
             assert choice.chosen == choice.in_spec, choice.reason
 
 
+@pytest.mark.parametrize("name", ["glm-5.3-gb200", "glm-5.3-h200", "qwen3-0.6b"])
+def test_a_spec_of_the_catalogue_takes_no_more_requests_than_its_plan_has_room_for(name):
+    spec = find_spec(name)
+    plan = plan_of(name)
+    role, pool = list(spec.topology.pools.items())[-1]  # decode, where pools are apart
+    one = next(each for each in plan.candidates[role] if each.parallel == pool.parallel)
+    each = one.usable_high // (plan.history_tokens + plan.turn_tokens)
+    assert spec.limits.slots <= pool.replicas * each
+
+
 def test_a_tight_first_token_target_trades_cache_for_speed():
     choice = plan_of("glm-5.3-gb200", slo={"first_token_ms": 100}).choices[0]
     assert choice.chosen.startswith(("TP", "TEP"))
