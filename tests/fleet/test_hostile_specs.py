@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
+from prime_inference.cli.main import app
 from prime_inference.domain.fleet import MOST_SLOTS
 from prime_inference.fleet.catalogue import find_model, find_spec, read_spec, spec_names
 from prime_inference.fleet.check import bounds
@@ -221,6 +223,16 @@ def test_no_name_breaks_out_of_the_script_that_is_rendered(tmp_path: Path) -> No
     )
     assert not mark.exists()
     assert shlex.quote(evil) in script
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../secrets", "no-such"])
+def test_logs_are_those_of_the_fleet_only(tmp_path: Path, name: str) -> None:
+    (tmp_path / "fleets" / "prod" / "logs").mkdir(parents=True)
+    shown = CliRunner().invoke(
+        app, ["inference", "fleet", "logs", name, "--state-dir", f"{tmp_path}"]
+    )
+    assert isinstance(shown.exception, SystemExit)
+    assert "There is no log" in shown.output
 
 
 @pytest.mark.parametrize("namespace", ["", "a b; {evil}", "UP", "x" * 64, "-x"])
