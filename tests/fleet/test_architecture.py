@@ -154,7 +154,8 @@ def test_what_is_no_config_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("config", [MIXTRAL, QWEN2_MOE, DEEPSEEK_V3, GLM])
 def test_any_number_in_a_config_is_taken_or_refused_with_a_reason(config: dict[str, Any]) -> None:
     for field in config:
-        for value in (0, -1, 1, 3, 2**31, 2**70, 0.5, None, "x", [], {}):
+        values: tuple[object, ...] = (0, -1, 1, 3, 2**31, 2**70, 0.5, None, "x", [], {})
+        for value in values:
             try:
                 model = parsed(config | {field: value})
             except FleetError:

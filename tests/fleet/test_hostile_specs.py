@@ -32,7 +32,7 @@ from prime_inference.fleet.ready import ReadyDeployment, fault
 from prime_inference.fleet.render import rendered
 
 NAN, INF = float("nan"), float("inf")
-VALUES = (
+VALUES: tuple[object, ...] = (
     NAN, INF, -INF, 1e308, -1, 0, 1, 2**31 - 1, -(2**62), "", "-x", "x\ntouch PWNED #",
     "$(touch PWNED)", "a: b\n- c", "\x1b[2J", "DEP8", True, [], {},
 )  # fmt: skip

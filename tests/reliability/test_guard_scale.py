@@ -14,7 +14,7 @@ from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.settings import Settings
 from tests.reliability.fleet import Clock, deployment
 
-BYTES_EACH = 8_000  # of one that was never used: its windows are made when something is in them
+BYTES_EACH = 4_000  # of one that was never used: its windows are made when something is in them
 
 
 def fleet_of(count: int) -> list[Deployment]:

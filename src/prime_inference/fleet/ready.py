@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -84,6 +85,7 @@ class ReadyList:
     refused: Mapping[str, str]
 
 
+@lru_cache(maxsize=16_384)  # of a list of thousands few entries are new: 10 us each
 def fault(one: ReadyDeployment) -> str | None:
     """Why no gateway could serve it; None if one can."""
     try:

@@ -119,7 +119,11 @@ def fleet_view(
         for one in catalog.deployments(model.id)
     ]
     names = live.fleet.datacenters if live.fleet is not None else ()
-    places = dict.fromkeys([*names, *(one.datacenter for one in listed)])
+    by_place: dict[str, list[DeploymentView]] = {name: [] for name in names}
+    by_model: dict[str, list[DeploymentView]] = {model.id: [] for model in catalog.models()}
+    for view in deployments:
+        by_place.setdefault(view.datacenter, []).append(view)
+        by_model[view.model].append(view)
     return FleetView(
         replica=guard.replica,
         replicas=guard.replicas,
@@ -127,11 +131,11 @@ def fleet_view(
         error=live.error,
         store_error=store_error,
         changes=[ChangeView(one.deployment, one.change, one.values) for one in live.overrides],
-        datacenters=[_datacenter(place, deployments) for place in places],
+        datacenters=[_datacenter(place, mine) for place, mine in by_place.items()],
         models=[
             _model(
                 model,
-                [one for one in deployments if one.model == model.id],
+                by_model[model.id],
                 guard.waiting(model.id),
                 calls,
             )
@@ -166,8 +170,7 @@ def _rate(answers: int, wrong: int) -> float | None:
     return wrong / answers if answers else None
 
 
-def _datacenter(name: str, deployments: Sequence[DeploymentView]) -> DatacenterView:
-    mine = [one for one in deployments if one.datacenter == name]
+def _datacenter(name: str, mine: Sequence[DeploymentView]) -> DatacenterView:
     return DatacenterView(
         name,
         len(mine),

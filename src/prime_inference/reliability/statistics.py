@@ -22,7 +22,7 @@ class LatencyHistogram:
     __slots__ = ("_counts", "_fresh_until", "_merged", "_quantiles", "_slice", "_total")
 
     def __init__(self) -> None:
-        self._counts: list[list[int]] = [[] for _ in range(SLICES)]  # buckets once it is used
+        self._counts: list[list[int]] = [[]] * SLICES  # buckets once it is used
         self._slice = [-1] * SLICES
         self._merged: list[int] = []
         self._total = 0  # of `_merged`
