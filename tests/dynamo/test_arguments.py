@@ -20,7 +20,7 @@ from prime_inference.fleet.arguments import (
     worker_module,
 )
 from prime_inference.fleet.catalogue import find_spec, spec_names
-from prime_inference.fleet.check import TOOL_PARSERS
+from prime_inference.fleet.check import REASONING_PARSERS, TOOL_PARSERS
 from tests.dynamo import parsers
 
 VLLM_PYTHON = os.environ.get("PRIME_VLLM_PYTHON", "")
@@ -90,10 +90,8 @@ def test_an_unknown_flag_would_be_noticed(dynamo_python):
 
 def test_dynamo_has_the_parsers_that_specs_may_name(dynamo_python):
     ((known,), _) = ask(dynamo_python, [("names", [])])
-    assert set(known["tools"]) >= TOOL_PARSERS
-    for name in spec_names():
-        reasoning = find_spec(name).tools.reasoning_parser
-        assert not reasoning or reasoning in known["reasoning"]
+    assert set(known["tools"]) == TOOL_PARSERS
+    assert set(known["reasoning"]) == REASONING_PARSERS
 
 
 @pytest.mark.skipif(not VLLM_PYTHON, reason="PRIME_VLLM_PYTHON names no interpreter with vLLM")

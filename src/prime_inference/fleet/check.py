@@ -32,17 +32,22 @@ SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 HOST_AND_PORT = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}")
 
 TOOL_PARSERS = frozenset({
-    "deepseek_v3", "deepseek_v3_1", "deepseek_v3_2", "deepseek_v4", "gemma4", "glm45", "glm47",
-    "harmony", "hermes", "jamba", "kimi_k2", "kimi_k25", "llama3_json", "minimax_m2", "mistral",
-    "nemotron_deci", "nemotron_nano", "phi4", "pythonic", "qwen25", "qwen3", "qwen3_coder",
+    "deepseek-v4", "deepseek_v3", "deepseek_v3_1", "deepseek_v3_2", "deepseek_v4",
+    "deepseek_v41", "deepseekv4", "default", "gemma-4", "gemma4", "glm45", "glm47", "harmony",
+    "hermes", "inkling", "jamba", "kimi-k3", "kimi_k2", "kimi_k25", "kimi_k3", "llama3_json",
+    "minimax-m3", "minimax-m3-nom", "minimax_m2", "minimax_m3", "minimax_m3_nom", "mistral",
+    "muse", "muse_glimmer", "nemotron_deci", "nemotron_nano", "phi4", "pythonic", "qwen25",
+    "qwen3", "qwen3_coder",
 })  # fmt: skip
 """Dynamo 1.6.1's, as `dynamo.llm.get_tool_parser_names` has them (tests/dynamo checks)."""
 
 REASONING_PARSERS = frozenset({
-    "basic", "deepseek_r1", "deepseek_v3", "deepseek_v3_1", "deepseek_v3_2", "deepseek_v4",
-    "gemma4", "glm45", "glm47", "gpt_oss", "granite", "kimi", "kimi_k2", "kimi_k25",
-    "minimax_append_think", "minimax_m2", "mistral", "nemotron3", "nemotron_deci",
-    "nemotron_nano", "nemotron_v3", "qwen3", "qwen3_coder", "step3",
+    "basic", "deepseek-v4", "deepseek_r1", "deepseek_v3", "deepseek_v3_1", "deepseek_v3_2",
+    "deepseek_v4", "deepseek_v41", "deepseekv4", "gemma-4", "gemma4", "glm45", "glm47",
+    "gpt_oss", "granite", "inkling", "kimi", "kimi-k3", "kimi_k2", "kimi_k25", "kimi_k3",
+    "minimax-m3", "minimax_append_think", "minimax_m2", "minimax_m3", "mistral", "muse",
+    "muse_glimmer", "nemotron3", "nemotron_deci", "nemotron_nano", "nemotron_v3", "qwen3",
+    "qwen3_coder", "step3",
 })  # fmt: skip
 """Likewise, of `get_reasoning_parser_names`."""
 
