@@ -73,6 +73,7 @@ async def test_an_answer_never_goes_on_with_other_weights(
         streamed = await gateway.stream(model=CUT)
         assert streamed.error is not None
         assert streamed.error["type"] == "upstream_error"
+        assert streamed.error["metadata"]["not_continued"] == "no_other_deployment"
         assert not streamed.done
         assert streamed.text() == expected_text(MESSAGES, 3)
     assert len(engine.requests) + len(spare.requests) == 4

@@ -93,6 +93,7 @@ class Tries:
             self._cut, self._count = failure, 0 if isinstance(failure, SlotRecalled) else 1
         able = self._able().keys()
         if not able - {self._last}:
+            failure.details.setdefault("not_continued", "no_other_deployment")
             raise failure
         if came_further and able <= self._seen:
             self._seen = {self._last}
