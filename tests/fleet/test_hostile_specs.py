@@ -225,6 +225,13 @@ def test_no_name_breaks_out_of_the_script_that_is_rendered(tmp_path: Path) -> No
     assert shlex.quote(evil) in script
 
 
+def test_a_spec_that_cannot_work_is_told_with_its_deployment(tmp_path: Path) -> None:
+    changes = {"limits": {"slots": 0}}
+    (tmp_path / "fleet.toml").write_text(toml(put(FLEET, ("deployment", 0, "changes"), changes)))
+    with pytest.raises(SpecImpossible, match=r"d1 \(qwen3-0\.6b\) cannot work"):
+        read_fleet(tmp_path / "fleet.toml")
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../secrets", "no-such"])
 def test_logs_are_those_of_the_fleet_only(tmp_path: Path, name: str) -> None:
     (tmp_path / "fleets" / "prod" / "logs").mkdir(parents=True)

@@ -126,15 +126,18 @@ def read_fleet(path: Path) -> Fleet:
     return Fleet(
         name=file.name,
         datacenters=tuple(file.datacenter),
-        deployments=tuple(
-            PlannedDeployment(
-                entry.id, entry.datacenter, find_spec(entry.spec, path.parent, entry.changes)
-            )
-            for entry in file.deployment
-        ),
+        deployments=tuple(_planned(entry, path.parent) for entry in file.deployment),
         gateway=file.gateway,
         overflow=file.overflow,
     )
+
+
+def _planned(entry: DeploymentEntry, base: Path) -> PlannedDeployment:
+    try:
+        spec = find_spec(entry.spec, base, entry.changes)
+    except SpecImpossible as error:  # say of which: many may have the same spec
+        raise SpecImpossible(f"{entry.id} ({entry.spec})", error.reasons) from error
+    return PlannedDeployment(entry.id, entry.datacenter, spec)
 
 
 def _check(file: FleetFile) -> None:
