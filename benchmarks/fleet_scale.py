@@ -28,7 +28,7 @@ from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.controller import Controller
 from prime_inference.fleet.controller.reconcile import Found, Start, digest, reconcile
 from prime_inference.fleet.fleet import PlannedDeployment
-from prime_inference.fleet.kubernetes import deployment_documents
+from prime_inference.fleet.kubernetes import Place, deployment_documents
 from prime_inference.fleet.ready import ReadyDeployment, write_ready
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.settings import Settings
@@ -51,11 +51,14 @@ class Simulated:
         return list(self.there.values())
 
     async def start(self, start: Start) -> None:
+        if start.name in self.there:
+            return
         spec = start.planned.spec
         url = f"http://{start.name}.{self.id}:8000/v1"
         self.there[start.name] = Found(
-            start.name, start.planned.id, start.content, self.id, spec.model.id, "ready", url
-        )
+            start.name, start.planned.id, start.content, self.id, spec.model.id, "ready", url,
+            planned=start.planned,
+        )  # fmt: skip
 
     async def drain(self, found: Found) -> None:
         del self.there[found.name]
@@ -125,8 +128,8 @@ def measure(count: int) -> dict[str, float]:
         _configure(guard, catalog)
         result["guard_first_ms"] = (time.perf_counter() - began) * 1000
         result["guard_again_ms"] = median_ms(lambda: _configure(guard, catalog))
-    one = fleet(1)[0]
-    result["render_one_ms"] = median_ms(lambda: deployment_documents(one, "prime"))
+    one = PlannedDeployment("one", "dc0", find_spec("glm-5.3-gb200"))
+    result["render_one_ms"] = median_ms(lambda: deployment_documents(one, Place("prime")))
     result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return result
 

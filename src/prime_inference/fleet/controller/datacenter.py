@@ -19,11 +19,13 @@ class Datacenter(Protocol):
         ...
 
     async def start(self, start: Start) -> None:
-        """Begin to start an instance; the same again changes nothing."""
+        """Begin to start an instance, or put right what is missing of it. It is called at every
+        step while the instance is wanted; where all is there it changes nothing."""
         ...
 
     async def drain(self, found: Found) -> None:
-        """Begin to end an instance that no gateway is told of any more."""
+        """Begin to end an instance that no gateway is told of any more, or go on with it. It is
+        called at every step until nothing of the instance is left."""
         ...
 
 

@@ -103,6 +103,7 @@ class LocalDatacenter:
                 base_url=states[name]["base_url"],
                 why=_why(states[name]),
                 down=states[name]["down"],
+                planned=one.planned,
             )
             for name, one in self._instances.items()
             if name in states
@@ -115,6 +116,8 @@ class LocalDatacenter:
 
     async def start(self, start: Start) -> None:
         assert self._supervisor is not None, "not open"
+        if start.name in self._instances:
+            return
         planned = PlannedDeployment(start.name, self.id, start.planned.spec)
         self._instances[start.name] = _Instance(start.planned.id, start.content, planned)
         self._save()
