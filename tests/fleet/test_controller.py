@@ -472,7 +472,9 @@ async def test_another_fleets_graph_of_the_same_name_is_not_taken(server, client
     start = Start("x-1", "1", planned(GLM))
     await cluster.start(start)
     before = copy.deepcopy(server.objects)
-    with pytest.raises(DatacenterUnreachable, match="x-1-engines belongs to 'prime'"):
+    with pytest.raises(
+        DatacenterUnreachable, match="x-1-engines is refused: x-1-engines belongs to 'prime'"
+    ):
         await KubernetesDatacenter("a", client, fleet="other").start(start)
     assert server.objects == before
 

@@ -106,7 +106,7 @@ class KubernetesDatacenter:
             try:
                 await self._put(document)
             except DatacenterUnreachable as error:  # the others are put right all the same
-                failed = error
+                failed = failed or error
         if failed is not None:
             raise failed
         await self._put(graph)
