@@ -236,6 +236,7 @@ def test_gateways_of_a_rendered_fleet_are_told_by_their_environment_what_they_sh
     shared = dict(zip(SHARED_STATE, urls, strict=True))
     assert prime(*command, **shared).exit_code == 0
     (listen,) = told
+    assert listen.billing is not None
     assert (listen.redis_url, listen.billing.redis) == (shared["PRIME_REDIS_URL"],) * 2
     assert (listen.billing.database, listen.billing.replicas) == (shared["PRIME_DATABASE"], 8)
     refused = prime(*command, "--redis", "nonsense")
