@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeGuard
 
@@ -115,7 +116,7 @@ class Controller:
         await asyncio.gather(
             *(self._drain(one) for one in drains),
             *(self._start(one) for one in decision.starts),
-            *(self._keep(one) for one in decision.kept),
+            *(self._make(one) for one in self._lacking(decision.kept)),
         )
         return decision
 
@@ -185,12 +186,23 @@ class Controller:
     async def _start(self, start: Start) -> None:
         if self._answering(start.planned.datacenter) is not None:
             log.info("%s starts in %s", start.name, start.planned.datacenter)
-            await self._keep(start)
+            await self._make(start)
 
-    async def _keep(self, start: Start) -> None:
+    async def _make(self, start: Start) -> None:
         datacenter = self._answering(start.planned.datacenter)
         if datacenter is not None:
             await self._attempt(f"{start.name} cannot be started now", datacenter.start(start))
+
+    def _lacking(self, kept: Sequence[Start]) -> list[Start]:
+        by_datacenter: defaultdict[str, list[Start]] = defaultdict(list)
+        for start in kept:
+            by_datacenter[start.planned.datacenter].append(start)
+        return [
+            start
+            for name, starts in by_datacenter.items()
+            if (datacenter := self._answering(name)) is not None
+            for start in datacenter.lacking(starts)
+        ]
 
     def _answering(self, name: str) -> Datacenter | None:
         return None if name in self._silent else self._datacenters.get(name)

@@ -19,8 +19,12 @@ class Datacenter(Protocol):
         ...
 
     async def start(self, start: Start) -> None:
-        """Begin to start an instance, or put right what is missing of it. It is called at every
-        step while the instance is wanted; where all is there it changes nothing."""
+        """Begin to start an instance, or put right what is missing of it."""
+        ...
+
+    def lacking(self, kept: Sequence[Start]) -> Sequence[Start]:
+        """Those instances, of some that are there, of which something is missing or other than
+        it shall be: they are to be started again. Looked at in memory at every step."""
         ...
 
     async def drain(self, found: Found) -> None:

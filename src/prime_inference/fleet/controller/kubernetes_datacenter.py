@@ -22,6 +22,7 @@ from prime_inference.fleet.controller.kubernetes_client import (
 )
 from prime_inference.fleet.controller.kubernetes_watch import Followed
 from prime_inference.fleet.controller.reconcile import Found, InstanceState, Start
+from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.kubernetes import (
     API,
@@ -111,6 +112,9 @@ class KubernetesDatacenter:
             raise failed
         await self._put(graph)
 
+    def lacking(self, kept: Sequence[Start]) -> Sequence[Start]:
+        return [one for one in kept if not self._is_whole(one)]
+
     async def drain(self, found: Found) -> None:
         """The operator lets workers finish; the policies go when no pod is left."""
         name = found.name
@@ -152,14 +156,25 @@ class KubernetesDatacenter:
             self._documents[start.name] = documents
         return self._documents[start.name]
 
-    async def _put(self, document: Document) -> None:
-        kind, name = document["kind"], document["metadata"]["name"]
-        there = self._followed[kind].objects.get(name)
-        once = kind in WRITTEN_ONCE
-        if there is not None and (once or laid_over(there, document) == there):
-            return
+    def _is_whole(self, start: Start) -> bool:
         try:
-            await self._client.put(document, once=once)
+            return all(map(self._is_right, self._rendered(start)))
+        except FleetError:
+            return False  # `start` says why
+
+    def _is_right(self, document: Document) -> bool:
+        kind = document["kind"]
+        there = self._followed[kind].objects.get(document["metadata"]["name"])
+        if there is None or kind in WRITTEN_ONCE:
+            return there is not None
+        return laid_over(there, document) == there
+
+    async def _put(self, document: Document) -> None:
+        if self._is_right(document):
+            return
+        kind, name = document["kind"], document["metadata"]["name"]
+        try:
+            await self._client.put(document, once=kind in WRITTEN_ONCE)
         except Invalid as error:
             raise DatacenterUnreachable(f"{kind} {name} is refused: {error}") from error
 

@@ -116,12 +116,14 @@ class LocalDatacenter:
 
     async def start(self, start: Start) -> None:
         assert self._supervisor is not None, "not open"
-        if start.name in self._instances:
-            return
         planned = PlannedDeployment(start.name, self.id, start.planned.spec)
         self._instances[start.name] = _Instance(start.planned.id, start.content, planned)
         self._save()
         self._supervisor.add(planned)
+
+    def lacking(self, kept: Sequence[Start]) -> Sequence[Start]:
+        """None: the supervisor keeps their processes."""
+        return ()
 
     async def drain(self, found: Found) -> None:
         if found.name not in self._drains:
