@@ -255,6 +255,8 @@ class ApiServer:
         self, method: str, path: str, query: dict[str, str], body: bytes
     ) -> tuple[int, Object]:
         plural, _, name = path.partition("/namespaces/prime/")[2].partition("/")
+        if not plural:
+            return 404, {"message": "namespaces not found"}
         key = (plural, name)
         self.calls.append((method, f"{plural}/{name}" if name else plural))
         if (method, plural) in self.failures:

@@ -290,6 +290,16 @@ async def test_a_server_that_ends_every_watch_is_asked_less_and_less(
     assert pauses[:7] == [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]
 
 
+async def test_a_cluster_without_the_namespace_is_a_datacenter_that_does_not_answer(server):
+    client = KubernetesClient(httpx.AsyncClient(base_url=server.url, trust_env=False), "other")
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    with pytest.raises(DatacenterUnreachable, match="answered 404"):
+        await client.put(config)
+    with pytest.raises(DatacenterUnreachable, match="answered 404"):
+        await client.list("v1", "ConfigMap")
+    await client.close()
+
+
 async def test_a_token_that_is_gone_is_a_datacenter_that_does_not_answer(tmp_path):
     http = httpx.AsyncClient(base_url="http://127.0.0.1:9", auth=TokenFile(tmp_path / "token"))
     client = KubernetesClient(http, "prime")

@@ -37,6 +37,10 @@ PLURALS: Mapping[str, str] = {
 }
 
 
+class Absent(DatacenterUnreachable):
+    """No such object, or nowhere to put one: no such namespace, or kind of object."""
+
+
 class Conflict(Exception):
     """The object changed since it was read, or exists already."""
 
@@ -105,7 +109,7 @@ class KubernetesClient:
     async def get(self, api: str, kind: str, name: str) -> Object | None:
         try:
             return await self._call("GET", self._path(api, kind, name))
-        except KeyError:
+        except Absent:
             return None
 
     async def apply(self, wanted: Object, *, once: bool = False) -> None:
@@ -138,7 +142,7 @@ class KubernetesClient:
         body = {"propagationPolicy": "Foreground"}
         try:
             await self._call("DELETE", self._path(api, kind, name), body=body)
-        except KeyError:
+        except Absent:
             return
 
     async def watch(
@@ -177,14 +181,14 @@ class KubernetesClient:
     async def _call(
         self, method: str, path: str, *, body: Object | None = None, params: Any = None
     ) -> Object:
-        """Raises KeyError for what is not there, Conflict, Invalid, DatacenterUnreachable."""
+        """Raises Absent, Conflict, Invalid, DatacenterUnreachable."""
         try:
             answer = await self._http.request(method, path, json=body, params=params)
         except httpx.HTTPError as error:
             raise DatacenterUnreachable(f"{method} {path}: {type(error).__name__}") from error
         match answer.status_code:
             case httpx.codes.NOT_FOUND:
-                raise KeyError(path)
+                raise Absent(f"{method} {path} answered 404")
             case httpx.codes.CONFLICT:
                 raise Conflict(path)
             case httpx.codes.BAD_REQUEST | httpx.codes.UNPROCESSABLE_ENTITY:

@@ -104,11 +104,14 @@ class Scaling:
         there: set[str] = set()
         for one in found:
             if one.state == "ready" and one.deployment in slots:
-                served[one.model] += slots[one.deployment]
+                own = slots[one.deployment]
+                if one.planned is not None:  # it may have been started with other slots
+                    own = one.planned.spec.limits.slots
+                served[one.model] += own
                 if one.name in in_flight:
                     busy[one.model] += in_flight[one.name]
                 else:
-                    unknown[one.model] += slots[one.deployment]
+                    unknown[one.model] += own
                 there.add(one.deployment)
         loads = {}
         for model, template in templates.items():
