@@ -15,6 +15,7 @@
 local learning_for, batch_fraction = tonumber(ARGV[1]), tonumber(ARGV[2])
 local newcomers_fraction, keep_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 local safe_floor, prompt, return_for = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local LONGEST_TTLS = 60  -- lease times of others are no more of ours than that
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
@@ -36,6 +37,7 @@ local function decode(value)
     block[name] = whole(found[name])
     if block[name] == nil then return nil end
   end
+  if block.capacity == 0 then return nil end
   for _, name in ipairs({'reserved', 'kept', 'in_flight', 'recall', 'owed', 'safe', 'told_capacity',
                          'awaited'}) do
     block[name] = whole(found[name]) or 0
@@ -217,7 +219,10 @@ local function lease(key, ask)
   learning_until = math.min(learning_until, now + learning_for)
   local latest = math.min(state['~latest'] or now, now)
   for name, block in pairs(blocks) do
-    if block.ends <= now then
+    if block.ends > now + ask.ttl * LONGEST_TTLS then
+      redis.call('HDEL', key, 'h:' .. name)  -- not ours either: it would hold slots for good
+      blocks[name] = nil
+    elseif block.ends <= now then
       -- nobody was heard shortly before its end, nor since: its holder may be about to ask
       if block.awaited == 0 and latest < block.ends - prompt then
         block.awaited, block.ends = 1, now + return_for
