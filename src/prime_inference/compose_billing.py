@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_inference.accounts.directory import Records
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
 from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
@@ -26,10 +25,14 @@ from prime_inference.billing.reservation_charges import ReservationCharges
 from prime_inference.billing.shipper import Shipper
 from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
 from prime_inference.control.admin_api import AdminApi
+from prime_inference.control.books import BookOperations
 from prime_inference.control.fleet_prices import FleetPrices
+from prime_inference.control.keys import KeyOperations
+from prime_inference.control.limits import LimitOperations
 from prime_inference.control.names import Names
-from prime_inference.control.operations import Operations
+from prime_inference.control.prices import PriceOperations
 from prime_inference.control.reservations import ReservationOperations
+from prime_inference.control.tenants import TenantOperations
 from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
@@ -50,6 +53,7 @@ from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
 from prime_inference.reliability.background import Background, end
 
+NOUNS = (TenantOperations, KeyOperations, LimitOperations, PriceOperations)
 SECRET_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
 
 
@@ -134,8 +138,8 @@ async def billing_parts(
     def fleet() -> list[Deployment]:
         return [each for model in catalog.models() for each in catalog.deployments(model.id)]
 
-    def names(records: Records) -> Names:
-        return Names(records, [model.id for model in catalog.models()], files.find)
+    def names() -> Names:
+        return Names(accounts.load(), [model.id for model in catalog.models()], files.find)
 
     async with contextlib.AsyncExitStack() as stack:
 
@@ -162,9 +166,12 @@ async def billing_parts(
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
         verifier = SqlLedger(opened(patient=True))  # minutes, for which nobody else must wait
-        operations = Operations(accounts, ledger, verifier, names, time.time, outbox.set_aside)
-        reservations = ReservationOperations(accounts, ledger, fleet, time.time)
-        admin = AdminApi(operations, reservations, directory, admin_key(state_dir))
+        nouns = [
+            *(noun(accounts, names, time.time) for noun in NOUNS),
+            BookOperations(accounts, ledger, verifier, names, time.time, outbox.set_aside),
+            ReservationOperations(accounts, ledger, fleet, time.time),
+        ]
+        admin = AdminApi(nouns, directory, admin_key(state_dir))
         charges = ReservationCharges(
             ledger, lambda: directory.current.reservations, time.time, _noting(accounts)
         )

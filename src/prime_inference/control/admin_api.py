@@ -1,4 +1,5 @@
-"""The admin API: who may do it, where it goes, and how it fails. See `control.operations`."""
+"""The admin API: who may do it, where it goes, and how it fails. What it does is one
+module for each noun."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ import hashlib
 import hmac
 import logging
 import re
+from collections.abc import Iterable
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from prime_inference.accounts.live import LiveDirectory
-from prime_inference.control.operations import Call, Operations
-from prime_inference.control.reservations import ReservationOperations
+from prime_inference.control.calls import Call, Operations
 from prime_inference.domain.errors import (
     ApiError,
     AuthenticationFailed,
@@ -39,17 +40,16 @@ class AdminApi:
 
     def __init__(
         self,
-        operations: Operations,
-        reservations: ReservationOperations,
+        nouns: Iterable[Operations],
         directory: LiveDirectory,
         admin_key: str,
     ) -> None:
-        routes = {**operations.routes(), **reservations.routes()}
         self._directory = directory
         self._digest = hashlib.sha256(admin_key.encode()).digest()
         self._routes = [
             (method, re.compile(f"{BASE}/{pattern}"), operation)
-            for (method, pattern), operation in routes.items()
+            for noun in nouns
+            for (method, pattern), operation in noun.routes().items()
         ]
 
     async def handle(self, request: Request, reply: Reply) -> None:

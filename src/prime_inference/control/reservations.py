@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from prime_inference.control.operations import ID_BYTES, Call
+from prime_inference.control.calls import Call, Routes, new_id
 from prime_inference.control.requests import Id, Names, Usd
 from prime_inference.domain.errors import BudgetExceeded, InvalidRequest
 from prime_inference.domain.limits import MOST_AMOUNT
@@ -54,8 +53,7 @@ class ReservationOperations:
         self._fleet = fleet
         self._now = wall_clock
 
-    def routes(self) -> dict[tuple[str, str], Callable[[Call], object]]:
-        """As `control.operations.Operations.routes`."""
+    def routes(self) -> Routes:
         return {
             ("GET", "reservations"): self.list,
             ("POST", "reservations"): self.create,
@@ -86,7 +84,7 @@ class ReservationOperations:
                 f"A period costs at most ${usd_text(MOST_AMOUNT)}.", param="price_usd"
             )
         reservation = Reservation(
-            id=f"res_{secrets.token_hex(ID_BYTES)}",
+            id=new_id("res"),
             tenant=wanted.tenant,
             model=wanted.model,
             slots=wanted.slots,
