@@ -21,9 +21,10 @@ from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
 from prime_inference.adapters.sql.open import is_database, open_database
 from prime_inference.billing.holds import Holds
+from prime_inference.billing.outbox_lag import OutboxLag
 from prime_inference.billing.reservation_charges import ReservationCharges
 from prime_inference.billing.shipper import Shipper
-from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
+from prime_inference.compose_shipper import ShipperOrder, ShipperProcess, ShipperThread
 from prime_inference.control.admin_api import AdminApi
 from prime_inference.control.books import BookOperations
 from prime_inference.control.fleet_prices import FleetPrices
@@ -81,6 +82,7 @@ class BillingParts:
     ledger: Ledger
     admin: AdminApi
     outbox: Outbox
+    lag: OutboxLag
     holds: Holds
     files: FileKeyStore
     fleet: Callable[[], Sequence[Deployment]]
@@ -107,6 +109,11 @@ class BillingParts:
             "prime_outbox_bytes",
             "Usage events that the ledger has not confirmed, in bytes.",
             self.outbox.waiting,
+        )
+        metrics.watch(
+            "prime_outbox_lag_seconds",
+            "How long the oldest of these events has been waiting at least.",
+            lambda: self.lag.seconds,
         )
         metrics.watch(
             "prime_events_set_aside",
@@ -175,14 +182,18 @@ async def billing_parts(
         charges = ReservationCharges(
             ledger, lambda: directory.current.reservations, time.time, _noting(accounts)
         )
+        lag = OutboxLag(outbox, asyncio.get_running_loop().time)
         tasks = [
+            background.start("outbox lag", lag.run),
             background.start("accounts", directory.run),
             background.start("holds", holds.run),
             background.start("reservation charges", charges.run),
         ]
         stack.push_async_callback(end, tasks)
         prices = FleetPrices(accounts, directory, time.time)
-        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, fleet, prices)
+        yield BillingParts(
+            directory, billing, ledger, admin, outbox, lag, holds, files, fleet, prices
+        )
 
 
 async def _start_shipper(
@@ -192,19 +203,18 @@ async def _start_shipper(
     background: Background,
 ) -> None:
     source = f"{os.uname().nodename}:{os.getpid()}"
+    shipper: ShipperProcess | ShipperThread
     if options.shipper_process:
-        process = ShipperProcess(ShipperOrder(options.database, str(state_dir), source))
-        task = background.start("shipper process", process.run)
-        stack.push_async_callback(process.stop)
-        stack.callback(task.cancel)
-        return
-    reader = FileOutboxReader(state_dir / "outbox")
-    stack.callback(reader.close)
-    ledger = SqlLedger(open_database(options.database, state_dir))
-    stack.callback(ledger.close)
-    shipper = Shipper(reader, ledger, source)
-    shipper.start()
-    stack.push_async_callback(asyncio.to_thread, shipper.stop)
+        shipper = ShipperProcess(ShipperOrder(options.database, str(state_dir), source))
+    else:
+        reader = FileOutboxReader(state_dir / "outbox")
+        stack.callback(reader.close)
+        ledger = SqlLedger(open_database(options.database, state_dir))
+        stack.callback(ledger.close)
+        shipper = ShipperThread(Shipper(reader, ledger, source))
+    task = background.start("shipper", shipper.run)
+    stack.push_async_callback(shipper.stop)
+    stack.push_async_callback(end, [task])
 
 
 def ledger_spent(ledger: Ledger) -> Callable[[Limit, int], asyncio.Future[int]]:

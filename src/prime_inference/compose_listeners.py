@@ -8,7 +8,7 @@ import gc
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -217,6 +217,9 @@ def _control(
     clock = asyncio.get_running_loop().time
     caches = CacheFigures(core.catalog, core.upstreams, cache_reports, clock)
 
+    def failing() -> Mapping[str, str]:
+        return {**(parts.lag.failing if parts else {}), **background.failing}
+
     def view() -> FleetView:
         return fleet_view(
             live,
@@ -226,7 +229,7 @@ def _control(
             core.ranking,
             caches.views(),
             core.runner.refusal,
-            background.failing,
+            failing(),
         )
 
     core.metrics.register(
@@ -249,7 +252,7 @@ def _control(
         not_ready,
         FleetApi(live, view, keys.own_key),
         admin=parts.admin.handle if parts else None,
-        failing=lambda: background.failing,
+        failing=failing,
     )
 
 

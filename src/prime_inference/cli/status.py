@@ -139,7 +139,7 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
     if view["error"]:
         terminal.note(f"The fleet that is wanted cannot be served: {view['error']}")
     for task, cause in view.get("failing", {}).items():  # a gateway of an earlier release: none
-        terminal.note(f"Failing, and started again and again: {task} ({cause})")
+        terminal.note(f"Failing: {task} ({cause})")
 
 
 def show_changes(changes: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
