@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from prime_inference.billing.limit_table import LimitTable
 from prime_inference.billing.refusals import refusal
-from prime_inference.domain.limits import Limit, LimitKind, window_start
+from prime_inference.domain.limits import MOST_AMOUNT, Limit, LimitKind, window_start
 from prime_inference.ports.ledger import LedgerUnavailable
 from prime_inference.ports.limits import (
     Demand,
@@ -172,7 +172,8 @@ class Holds:
                     self._asked.discard((demand.limit, demand.window))
 
     def _saw(self, place: tuple[str, int], spent: int) -> None:
-        self._seen[place] = max(self._seen.get(place, 0), spent)
+        """More than any budget counts as just that: the store counts in doubles."""
+        self._seen[place] = max(self._seen.get(place, 0), min(spent, 2 * MOST_AMOUNT))
 
     def _reserve_alone(self, ask: HoldAsk) -> HoldGrant:
         replicas = max(1, self._replicas())

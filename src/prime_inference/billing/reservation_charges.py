@@ -17,6 +17,7 @@ from prime_inference.ports.ledger import (
     Ledger,
     LedgerUnavailable,
     Transfer,
+    TransferRefused,
     tenant_account,
 )
 
@@ -69,7 +70,12 @@ class ReservationCharges:
             paid = self._ledger.periods_paid(reservation.tenant, reservation.id)
             for number in range(paid, due):
                 transfer = charge_of(reservation, number)
-                if self._ledger.transfer(transfer):
+                try:
+                    fresh = self._ledger.transfer(transfer)
+                except TransferRefused as error:  # the others' periods are charged all the same
+                    log.error("%s is not charged: %s", transfer.reference, error)
+                    break
+                if fresh:
                     self._charged(transfer)
                     written += 1
             self._paid[reservation.id] = due

@@ -25,7 +25,7 @@ from prime_inference.domain.errors import (
     NotFound,
 )
 from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
-from prime_inference.ports.ledger import LedgerUnavailable, TransferConflict
+from prime_inference.ports.ledger import LedgerUnavailable, TransferConflict, TransferRefused
 from prime_inference.wire.http import Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
@@ -90,7 +90,7 @@ class AdminApi:
         except UnknownAccount as error:
             text = str(error)
             raise NotFound(f"{text[:1].upper()}{text[1:]}.") from error
-        except (AccountExists, TransferConflict, ValueError) as error:
+        except (AccountExists, TransferConflict, TransferRefused, ValueError) as error:
             raise InvalidRequest(f"{error}.") from error
         return msgspec.json.encode(answer)
 
