@@ -40,12 +40,14 @@ from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
 from prime_inference.domain.models import Deployment
 from prime_inference.domain.prices import Price, free
+from prime_inference.domain.reservations import Speed
 from prime_inference.gateway.account_api import AccountApi
 from prime_inference.gateway.app import BASE, Endpoint
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.billing import Billing
 from prime_inference.gateway.cache_salts import CacheSalts
 from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.reservation_status import ReservationView, reservation_views
 from prime_inference.gateway.reservations_api import ReservationsApi
 from prime_inference.ports.accounts import AccountExists
 from prime_inference.ports.catalog import Catalog
@@ -53,8 +55,10 @@ from prime_inference.ports.ledger import Ledger, Transfer, UsageFilter
 from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
 from prime_inference.reliability.background import Background, end
+from prime_inference.reliability.guard import Guard
 
 NOUNS = (TenantOperations, KeyOperations, LimitOperations, PriceOperations)
+ANSWER_S = 10.0  # of our own event loop: by then whoever asks has given up
 SECRET_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
 
 
@@ -86,6 +90,7 @@ class BillingParts:
     holds: Holds
     files: FileKeyStore
     fleet: Callable[[], Sequence[Deployment]]
+    speed: Speed
     fleet_prices: FleetPrices
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -98,6 +103,9 @@ class BillingParts:
     def price(self, model: str) -> Price:
         """What is charged now, whatever else the catalogue says."""
         return self.directory.current.prices.at(model, time.time()) or free(model)
+
+    def reservation_views(self, guard: Guard) -> list[ReservationView]:
+        return reservation_views(self.directory.current.reservations, guard, self.holds.output_left)
 
     def authenticator(self) -> Authenticator:
         return Authenticator(self, self.billed_to)
@@ -125,7 +133,7 @@ class BillingParts:
             "1 while limits are decided without their store.",
             lambda: self.holds.degraded,
         )
-        reservations = ReservationsApi(auth, self.directory, self.fleet)
+        reservations = ReservationsApi(auth, self.directory, self.fleet, self.speed)
         return {**account.routes(BASE), **reservations.routes(BASE)}
 
 
@@ -135,11 +143,13 @@ async def billing_parts(
     state_dir: Path,
     files: FileKeyStore,
     catalog: Catalog,
+    speed: Speed,
     background: Background,
 ) -> AsyncIterator[BillingParts]:
     """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart.
 
-    `background` runs what goes on beside the requests.
+    `speed` is that of the catalogue's deployments; `background` runs what goes on beside the
+    requests.
     """
 
     def fleet() -> list[Deployment]:
@@ -176,7 +186,7 @@ async def billing_parts(
         nouns = [
             *(noun(accounts, names, time.time) for noun in NOUNS),
             BookOperations(accounts, ledger, verifier, names, time.time, outbox.set_aside),
-            ReservationOperations(accounts, ledger, fleet, time.time),
+            ReservationOperations(accounts, ledger, fleet, _from_threads(speed), time.time),
         ]
         admin = AdminApi(nouns, directory, admin_key(state_dir))
         charges = ReservationCharges(
@@ -192,7 +202,7 @@ async def billing_parts(
         stack.push_async_callback(end, tasks)
         prices = FleetPrices(accounts, directory, time.time)
         yield BillingParts(
-            directory, billing, ledger, admin, outbox, lag, holds, files, fleet, prices
+            directory, billing, ledger, admin, outbox, lag, holds, files, fleet, speed, prices
         )
 
 
@@ -215,6 +225,19 @@ async def _start_shipper(
     task = background.start("shipper", shipper.run)
     stack.push_async_callback(shipper.stop)
     stack.push_async_callback(end, [task])
+
+
+def _from_threads(speed: Speed) -> Speed:
+    """What is measured changes on the event loop, and is read there."""
+    loop = asyncio.get_running_loop()
+
+    async def on_loop(deployment: Deployment) -> float | None:
+        return speed(deployment)
+
+    def asked(deployment: Deployment) -> float | None:
+        return asyncio.run_coroutine_threadsafe(on_loop(deployment), loop).result(ANSWER_S)
+
+    return asked
 
 
 def ledger_spent(ledger: Ledger) -> Callable[[Limit, int], asyncio.Future[int]]:

@@ -556,6 +556,7 @@ NOT_RIGHT: list[tuple[str, str, Any, int]] = [
     ("POST", "limits", {"kind": "budget_daily", "most_usd": "9e9"}, 400),
     ("POST", "limits", {"kind": "concurrency", "most": 2**80}, 400),
     ("POST", "limits", {"kind": "wallet", "most_usd": "1"}, 400),
+    ("POST", "limits", {"kind": "reserved_output_tokens_per_minute", "most": 1}, 400),
     ("PUT", "tenants/local/payment", {"payment": "later"}, 400),
     ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
     ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),

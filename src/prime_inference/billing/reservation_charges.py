@@ -39,8 +39,13 @@ def charge_of(reservation: Reservation, number: int) -> Transfer:
         reservation.price,
         round(begins * MICRO),
         about=reservation.id,
-        memo=f"{reservation.slots} slots of {reservation.model} for a {reservation.period}",
+        memo=f"{_what(reservation)} of {reservation.model} for a {reservation.period}",
     )
+
+
+def _what(reservation: Reservation) -> str:
+    rate = reservation.tokens_per_second
+    return f"{reservation.slots} slots{'' if rate is None else f', {rate} tokens/s'}"
 
 
 class ReservationCharges:

@@ -13,6 +13,12 @@ from prime_inference.domain.money import nanodollars
 from prime_inference.gateway.account_api import limit_object
 from prime_inference.ports.accounts import Accounts
 
+DERIVED = {
+    LimitKind.WALLET: "A wallet's limit is what was paid in: PUT /tenants/<id>/payment.",
+    LimitKind.RESERVED_OUTPUT: "It is a reservation's 'tokens_per_second': POST /reservations.",
+}
+"""Limits that nobody sets, and what they follow from."""
+
 
 class LimitOperations:
     """Over the accounts; `names` knows all that there is at a moment."""
@@ -37,10 +43,8 @@ class LimitOperations:
 
     def add(self, call: Call) -> object:
         wanted = call.decode(NewLimit)
-        if wanted.kind is LimitKind.WALLET:
-            raise InvalidRequest(
-                "A wallet's limit is what was paid in: PUT /tenants/<id>/payment.", param="kind"
-            )
+        if wanted.kind.is_derived:
+            raise InvalidRequest(DERIVED[wanted.kind], param="kind")
         if (wanted.most_usd is not None) is not wanted.kind.is_budget:
             raise InvalidRequest("A budget has 'most_usd', every other limit 'most'.")
         most = wanted.most if wanted.most_usd is None else nanodollars(wanted.most_usd)
