@@ -62,17 +62,17 @@ def reservation_object(
 ) -> dict[str, object]:
     """A reservation as JSON; `on` says how many slots each deployment has for it now.
 
-    `carries` is the output per second of those, while it is active.
+    `carries` is the output per second of those: told while one is active that names its own.
     """
     ends_at = reservation.ends_at
-    active = reservation.state(now) is State.ACTIVE
+    bounded = reservation.tokens_per_second is not None and reservation.state(now) is State.ACTIVE
     return {
         "id": reservation.id,
         "tenant": reservation.tenant,
         "model": reservation.model,
         "slots": reservation.slots,
         "tokens_per_second": reservation.tokens_per_second,
-        "carries_tokens_per_second": round(carries, 1) if active and carries is not None else None,
+        "carries_tokens_per_second": round(carries, 1) if bounded and carries is not None else None,
         "datacenters": sorted(reservation.datacenters),
         "state": str(reservation.state(now)),
         "from": iso(int(reservation.starts_at * MICRO)),
