@@ -32,7 +32,7 @@ from prime_inference.adapters.sql.open import open_database
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import GroupBy, UsageFilter
 
-BATCH = 500_000  # in the order of the primary key, so that most rows find their page in memory
+CHUNK = 500_000  # in the order of the primary key, so that most rows find their page in memory
 RUNS = 5  # of each page; the first may read from disk
 FIRST_DAY = 20_800
 DAYS = 365
@@ -83,31 +83,50 @@ SIZE = {
 }
 VERSION = {"sqlite": "SELECT sqlite_version()", "postgres": "SHOW server_version"}
 
-UNREAD = ("usage_event_time", "transfer_time")  # indexes that the filling does not ask
-DEFINITION = {
-    "sqlite": "SELECT sql FROM sqlite_master WHERE name = :name",
-    "postgres": "SELECT indexdef FROM pg_indexes WHERE indexname = :name",
+TABLES = ("usage_event", "transfer", "usage_day")
+INDEXES = {  # but those of primary keys
+    "sqlite": """
+        SELECT name, sql FROM sqlite_master
+        WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = :table
+    """,
+    "postgres": """
+        SELECT indexname, indexdef FROM pg_indexes
+        WHERE tablename = :table AND indexname NOT LIKE '%_pkey'
+    """,
 }
 TRIGGERS = """
 SELECT name, sql FROM sqlite_master
-WHERE type = 'trigger' AND tbl_name IN ('usage_event', 'transfer')
+WHERE type = 'trigger' AND tbl_name IN ('usage_event', 'transfer', 'usage_day')
 """
 
 
 def fill(database: Database, events: int) -> None:
     """Events spread over teams, keys, models and days, with all that follows from them."""
-    with _bare(database):
-        for first in range(0, events, BATCH):
-            began = time.perf_counter()
-            _fill_batch(database, first, min(first + BATCH, events))
-            print(f"{first:,} and on: {time.perf_counter() - began:.1f} s", flush=True)
-        _pay(database)
-
-
-def _fill_batch(database: Database, first: int, after: int) -> None:
-    dialect = database.dialect
     with database.transaction() as transaction:
         ((batch,),) = transaction.rows(statements.NEW_BATCH, source="generated", now=0)
+    with _bare(database):
+        for first in range(0, events, CHUNK):
+            with _timed(f"events from {first:,}"):
+                _fill_chunk(database, batch, first, min(first + CHUNK, events))
+        with _timed("what follows from them"):
+            for statement in (statements.TRANSFERS_OF_EVENTS, statements.DAYS_OF_EVENTS):
+                with database.transaction() as transaction:
+                    transaction.run(statement, batch=batch)
+            _pay(database, batch)
+            with database.transaction() as transaction:
+                transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    print(f"{what}: {time.perf_counter() - began:.1f} s", flush=True)
+
+
+def _fill_chunk(database: Database, batch: int, first: int, after: int) -> None:
+    dialect = database.dialect
+    with database.transaction() as transaction:
         transaction.run(
             f"""
             INSERT INTO usage_event ({COLUMNS})
@@ -125,15 +144,11 @@ def _fill_batch(database: Database, first: int, after: int) -> None:
             after=after,
             batch=batch,
         )
-        transaction.run(statements.TRANSFERS_OF_EVENTS, batch=batch)
-        transaction.run(statements.DAYS_OF_EVENTS, batch=batch)
-        transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
 
 
-def _pay(database: Database) -> None:
+def _pay(database: Database, batch: int) -> None:
     """Every team pays once in 30 days."""
     with database.transaction() as transaction:
-        ((batch,),) = transaction.rows(statements.NEW_BATCH, source="generated", now=0)
         transaction.run(
             f"""
             INSERT INTO transfer (tenant, reference, kind, debit, credit, amount, at, about, memo,
@@ -148,7 +163,6 @@ def _pay(database: Database) -> None:
             after=TENANTS * (DAYS // 30),
             batch=batch,
         )
-        transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
 
 
 @contextmanager
@@ -158,23 +172,30 @@ def _bare(database: Database) -> Iterator[None]:
     with database.snapshot() as transaction:
         if sqlite:
             transaction.rows("PRAGMA cache_size = -2000000")
-        again = [transaction.rows(DEFINITION[database.dialect], name=name)[0][0] for name in UNREAD]
+        else:
+            transaction.run("SET work_mem = '256MB'")
+            transaction.run("SET maintenance_work_mem = '512MB'")
+            transaction.run("SET session_replication_role = replica")  # no look at foreign keys
+        indexes = [
+            row
+            for table in TABLES
+            for row in transaction.rows(INDEXES[database.dialect], table=table)
+        ]
         triggers = transaction.rows(TRIGGERS) if sqlite else []
     with database.transaction() as transaction:
-        for name in UNREAD:
+        for name, _ in indexes:
             transaction.run(f"DROP INDEX {name}")
         for name, _ in triggers:
             transaction.run(f"DROP TRIGGER {name}")
     yield
-    for statement in [*again, *(text for _, text in triggers)]:
-        with database.transaction() as transaction:
-            if not sqlite:
-                transaction.run("SET LOCAL maintenance_work_mem = '512MB'")
+    with _timed("indexes"), database.transaction() as transaction:
+        for _, statement in [*indexes, *triggers]:
             transaction.run(statement)
-    if not sqlite:
-        with database.transaction() as transaction:
-            for table in ("usage_event", "transfer", "usage_day"):
+        if not sqlite:
+            for table in TABLES:
                 transaction.run(f"ANALYZE {table}")
+            transaction.run("RESET work_mem")
+            transaction.run("RESET session_replication_role")
 
 
 def measure(database: Database, events: int) -> dict[str, Any]:
