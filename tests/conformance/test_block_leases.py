@@ -202,7 +202,7 @@ async def test_it_is_told_when_there_may_be_more(
     (grant,) = await store.lease_blocks([block("b", 1, ttl_s=10)])
     assert 0 < grant.more_in_s <= 5
     (grant,) = await (await empty_store(60)).lease_blocks([block("a", 8)])
-    assert 50 < grant.more_in_s <= 60
+    assert 50 < grant.more_in_s < 60.001  # the memory's clock is a float
 
 
 async def test_who_knows_what_is_safe_is_no_newcomer_to_an_empty_store(
