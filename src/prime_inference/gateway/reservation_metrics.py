@@ -31,7 +31,7 @@ class ReservationMetrics(Collector):
                 tokens = one.usage.completion_tokens
                 self._output[one.pool.removeprefix(RESERVED)] += tokens
             elif one.over:
-                went = "refused" if one.outcome == "refused" else "spilled"
+                went = "spilled" if one.deployment else "refused"
                 self._over[one.model, one.over, went] += 1
 
     def collect(self) -> Iterator[Metric]:
