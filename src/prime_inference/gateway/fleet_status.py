@@ -10,6 +10,7 @@ from msgspec import Struct
 from prime_inference.domain.models import Deployment, Model
 from prime_inference.gateway.cache_figures import CacheView
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.reservation_status import ReservationView
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
@@ -94,6 +95,7 @@ class FleetView(Struct, frozen=True):
     deployments: Sequence[DeploymentView]
     caches: Sequence[CacheView] = ()
     failing: Mapping[str, str] = {}
+    reservations: Sequence[ReservationView] = ()
 
 
 def fleet_view(
@@ -105,6 +107,7 @@ def fleet_view(
     caches: Sequence[CacheView] = (),
     store_error: str | None = None,
     failing: Mapping[str, str] | None = None,
+    reservations: Sequence[ReservationView] = (),
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -136,6 +139,7 @@ def fleet_view(
         deployments=deployments,
         caches=caches,
         failing=failing or {},
+        reservations=reservations,
     )
 
 
