@@ -30,6 +30,9 @@ DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
 ONLY_THE_STORE = 0.25  # of all simulations: then not one request more than there are slots
 
 
+MOSTLY_BATCH = 6  # every sixth simulation: batch has all it may have, and others come in between
+
+
 OWNER = "res"
 
 
@@ -82,7 +85,7 @@ class Simulation:
         self.traffic = Traffic(
             per_second=random.choice([0.5, 3, 9]),
             mean_s=random.choice([4, 12] if self._first_is_quiet else [0.2, 1, 4]),
-            batch=random.choice([0, 0.3]),
+            batch=max(random.choice([0, 0.3]), 0.9 if seed % MOSTLY_BATCH == 0 else 0),
             leaving=random.choice([0, 0.05]),
             bursts_s=random.choice([0, 3, 7]),
         )
