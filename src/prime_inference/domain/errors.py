@@ -18,6 +18,7 @@
     ├── HeadersTooLarge               431  invalid_request
     ├── RateLimited                   429  rate_limit_exceeded
     │   └── ReservationExhausted      429  rate_limit_exceeded
+    ├── FlexUnavailable           429  provider_overloaded
     ├── InternalFailure               500  server
     ├── MethodUnknown                 501  invalid_request
     └── UpstreamFailure               502  provider_unavailable
@@ -221,6 +222,15 @@ class ReservationExhausted(RateLimited):
     """Every slot of the team's reservation is in use, and it may not use others."""
 
     code = "reservation_exhausted"
+
+
+class FlexUnavailable(ApiError):
+    """No room for a request that asked to be served after everybody else; it costs nothing."""
+
+    status = 429
+    kind = "overloaded_error"
+    code = "resource_unavailable"  # as OpenAI answers in its flex tier
+    error_type = "provider_overloaded"
 
 
 class InternalFailure(ApiError):

@@ -99,13 +99,14 @@ class Billing:
         if key.scope is not None:
             check_model(key, model.id)
         price = directory.prices.at(model.id, run.started_at)
-        if directory.reservations:
+        flex = run.operation.flex
+        if directory.reservations and not flex:
             run.reserved = directory.reserved(key.tenant, model.id, run.started_at)
         hold = None
         limits = directory.limits(key.key_id, key.tenant, model.id)
         if limits:
             prompt, completion = most_tokens(run.operation, model)
-            cost = 0 if price is None else most(price, prompt, completion)
+            cost = 0 if price is None else most(price, prompt, completion, batch=flex)
             if not run.may_share:
                 cost = most_reserved(cost, run.reserved)
             hold = await self._holds.take(
