@@ -129,10 +129,10 @@ test-dynamo: $(VENV)/dev .envs/dynamo/ready  ## two real Dynamo datacenters, and
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends libibverbs1 librdmacm1 libnuma1 liburing2 >/dev/null; \
 	else echo "Mooncake's tests are left out: its wheel wants libibverbs1, librdmacm1, libnuma1, liburing2"; fi
 
-test-vllm: $(VENV)/dev .envs/vllm/ready  ## the real engine without a GPU: vLLM, NIXL, Mooncake (8 min on a busy machine)
+test-vllm: $(VENV)/dev .envs/vllm/ready  ## the real engine without a GPU: vLLM, NIXL, Mooncake (5 min on a busy machine)
 	@if [ -e .envs/vllm/ready ]; then \
 		PRIME_DYNAMO_PYTHON=$(CURDIR)/.envs/vllm/bin/python PRIME_VLLM_PYTHON=$(CURDIR)/.envs/vllm/bin/python \
-		$(BIN)/python -m pytest tests/vllm tests/dynamo/test_arguments.py; \
+		timeout -s INT -k 60 900 $(BIN)/python -m pytest --durations=10 tests/vllm tests/dynamo/test_arguments.py; \
 	else echo "skipped: vLLM's CPU build is not installed"; fi
 
 sim: $(VENV)/dev  ## simulate replicas, store and network: make sim SEEDS=500 SEED_START=0

@@ -101,7 +101,7 @@ def measure(count: int) -> dict[str, float]:
     lists: list[list[ReadyDeployment]] = []
     datacenters = [Simulated(f"dc{at}") for at in range(DATACENTERS)]
 
-    async def publish(ready: list[ReadyDeployment]) -> None:
+    async def publish(ready: list[ReadyDeployment], down: list[str]) -> None:
         lists.append(ready)
 
     controller = Controller(datacenters, publish, notice_seconds=0.0)

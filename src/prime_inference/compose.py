@@ -91,7 +91,7 @@ async def fleet_gateway(options: FleetGatewayOptions, announce: Announce) -> Non
             options.listen,
             ready.not_ready,
             follow=lambda live: ready.follow(live.replace, live.said_down),
-            cache_reports=caches.latest,
+            cache_reports=caches,
         ) as (endpoint, stop):
             announce(endpoint(next((model.id for model in catalog.models()), "")))
             await stop()

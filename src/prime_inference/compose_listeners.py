@@ -21,7 +21,7 @@ from prime_inference.compose_options import Endpoint, ListenOptions
 from prime_inference.gateway.access_log import AccessLog
 from prime_inference.gateway.app import Gateway
 from prime_inference.gateway.auth import Authenticator
-from prime_inference.gateway.cache_figures import CacheFigures, Reports
+from prime_inference.gateway.cache_figures import CacheFigures, NoReports, Reports
 from prime_inference.gateway.canary import Canaries
 from prime_inference.gateway.control import ControlListener
 from prime_inference.gateway.decision_log import DecisionLog
@@ -73,7 +73,7 @@ async def listening(
     not_ready: NotReady,
     random: Random | None = None,
     follow: Follow | None = None,
-    cache_reports: Reports = dict,
+    cache_reports: Reports | None = None,
 ) -> AsyncIterator[Listening]:
     """A gateway's two listeners over `catalog`.
 
@@ -102,7 +102,8 @@ async def listening(
         def state() -> str | None:
             return "draining" if public.draining else not_ready()
 
-        control = _control(core, live, keys, parts, background, cache_reports, state)
+        reports = cache_reports or NoReports()
+        control = _control(core, live, keys, parts, background, reports, state)
         listeners = _listeners(options, keys, public, HttpServer(control.handle, render_error))
         tasks = _started(background, core, control, live, parts, follow)
         stack.push_async_callback(_farewell, core, tasks)
@@ -250,6 +251,7 @@ def _control(
         FleetApi(live, view, keys.own_key),
         admin=parts.admin.handle if parts else None,
         failing=lambda: background.failing,
+        refresh=cache_reports.refresh,
     )
 
 

@@ -115,6 +115,17 @@ async def test_all_holders_together_run_four_fifths_of_batch_at_most(store: Coor
     assert (late.granted, late.batch) == (5, 4)
 
 
+async def test_batch_that_runs_over_its_part_takes_nothing_from_interactive_wants(
+    store: Coordination,
+) -> None:
+    await store.lease_blocks([block("a", 0, batch=8, has_batch=8, capacity=12)])
+    await store.lease_blocks([block("a", 0, batch=8, has_batch=8, in_flight=8, capacity=8)])
+    (grant,) = await store.lease_blocks([block("b", 3, capacity=12)])
+    assert (grant.granted, grant.batch) == (0, 0)  # nothing is free
+    await store.lease_blocks([block("a", 0, has_batch=8, in_flight=5, capacity=8)])
+    assert await granted(store, block("b", 3, capacity=12)) == 3
+
+
 async def test_batch_gets_the_only_slot_if_nobody_else_wants_it(store: Coordination) -> None:
     (grant,) = await store.lease_blocks([block("a", 0, batch=5, capacity=1)])
     assert (grant.granted, grant.batch) == (1, 1)
@@ -217,7 +228,7 @@ async def test_it_is_told_when_there_may_be_more(
     (grant,) = await store.lease_blocks([block("b", 1, ttl_s=10)])
     assert 0 < grant.more_in_s <= 5
     (grant,) = await (await empty_store(60)).lease_blocks([block("a", 8)])
-    assert 50 < grant.more_in_s <= 60
+    assert 50 < grant.more_in_s < 60.001  # the memory's clock is a float
 
 
 async def test_who_knows_what_is_safe_is_no_newcomer_to_an_empty_store(

@@ -42,6 +42,7 @@ READERS: list[Callable[[object], object]] = [
     answers.record,
     answers.flag,
     lambda answer: answers.request_grant(answer, request("r", Limit("a", 1))),
+    lambda answer: answers.block_grants(answer, 1),
 ]
 
 
@@ -95,5 +96,38 @@ async def test_garbage_in_the_stores_own_fields_is_as_if_it_were_not_there(
     redis_server.command("SET", "prime:requests:{t}:a:latest", value)
     assert (await store.acquire(request("r", Limit("a", 1), scope="t"))).granted
     assert not (await store.acquire(request("s", Limit("a", 1), scope="t"))).granted
-    assert await granted(store, block("a", 3)) == 3
+    for field in ("~latest", "~learning_until", "~epoch"):
+        redis_server.command("HSET", "prime:{blocks}:d", field, value)
+        assert await granted(store, block(f"a{field}", 1)) == 1
     await store.close()
+
+
+@pytest.mark.parametrize("value", [*POISON, "[]", "{}", '"x"', "1e999", '{"x":1}', "null", "true"])
+async def test_a_block_that_is_garbage_is_as_if_it_were_not_there(
+    redis_server: RedisServer, value: str
+) -> None:
+    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2)
+    assert await granted(store, block("a", 3)) == 3
+    key = "prime:{blocks}:d"
+    record = json.loads(redis_server.command("HGET", key, "h:a"))
+    spoiled = value if value.startswith(("[", "{", '"', "n", "t")) else json.dumps(value)
+    redis_server.command("HSET", key, "h:evil", value)
+    for place, field in enumerate(record):
+        fields = [json.dumps(name) + ":" + json.dumps(known) for name, known in record.items()]
+        fields[place] = f"{json.dumps(field)}:{spoiled}"
+        redis_server.command("HSET", key, f"h:evil-{field}", "{" + ",".join(fields) + "}")
+    grant = await granted(store, block("b", 1))
+    assert 0 <= grant <= 1  # texts are names too, so that some of them hold their slots
+    for field in ("", *record):
+        redis_server.command("HDEL", key, f"h:evil-{field}")
+    assert await granted(store, block("c", 4)) == 4
+    await store.close()
+
+
+@pytest.mark.parametrize("grants", [0, 1, 3])
+def test_a_reply_with_more_or_less_than_was_asked_for_is_no_answer(grants: int) -> None:
+    reply = [[b"1", 1, 0, 1, 0, 0, 0, 0, 8, b"0"]] * grants
+    with pytest.raises(CoordinationUnavailable):
+        answers.block_grants(reply, 2)
+    if grants:
+        assert len(answers.block_grants(reply, grants)) == grants

@@ -141,6 +141,7 @@ async def test_later_turns_land_where_their_prefix_is_and_sessions_stay(fleet):
     status = await ask(fleet.folder, Command("caches"))
     report = {one["id"]: one["caches"] for one in status["deployments"]}["tiny-a"]
     assert 0.6 < report["hit_rate"] < 0.8  # three turns of four
+    assert await fleet.gateway_metric("prime_fleet_prompt_tokens") >= report["prompt_tokens"]
 
 
 async def test_the_gateway_serves_from_both_datacenters(fleet):

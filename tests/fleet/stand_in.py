@@ -1,7 +1,8 @@
 """Stands in for `python -m dynamo.frontend` and `dynamo.mocker`, which `make test` has not.
 
 Knows what the launcher relies on: command lines, discovery in a folder, readiness by model,
-SIGTERM. What Dynamo really does is tested in tests/dynamo.
+SIGTERM. What Dynamo really does is tested in tests/dynamo. Those that the file `broken` beside
+the interpreter names die as soon as they are started.
 """
 
 from __future__ import annotations
@@ -20,12 +21,28 @@ from pathlib import Path
 def interpreter(folder: Path) -> str:
     """An executable that takes the place of the interpreter that has Dynamo."""
     script = folder / "python"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -S {__file__} "$@"\n')
+    broken = f'BROKEN="{folder}/broken" exec'
+    script.write_text(f'#!/bin/sh\n{broken} {sys.executable} -S {__file__} "$@"\n')
     script.chmod(0o755)
     return str(script)
 
 
+def break_processes(folder: Path, *names: str) -> None:
+    """Have those named DEPLOYMENT/PROCESS die whenever they are started; without names none."""
+    draft = folder / "broken.new"
+    draft.write_text("\n".join(names))
+    draft.replace(folder / "broken")
+
+
+def die_if_broken() -> None:
+    broken = Path(os.environ["BROKEN"])
+    if broken.exists() and os.environ["PRIME_FLEET_PROCESS"] in broken.read_text().splitlines():
+        print("\x1b[32mloading\x1b[0m", flush=True)
+        sys.exit("error: unrecognized arguments: --nope")
+
+
 def main() -> None:
+    die_if_broken()
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for flag in ("-m", "--http-port", "--model-name", "--disaggregation-mode"):
         parser.add_argument(flag)

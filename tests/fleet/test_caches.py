@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from prime_inference.adapters.files import cache_reports
+from prime_inference.adapters.files.cache_reports import CacheReportsFile
 from prime_inference.domain.caches import CacheReport
-from prime_inference.fleet.caches import cache_report
+from prime_inference.fleet import caches
+from prime_inference.fleet.caches import answer_asks, asks_file, cache_report
 from prime_inference.gateway.cache_figures import report_families
 
 ROUTER = """
@@ -78,3 +85,61 @@ def test_reports_in_prometheus_form():
     text = generate_latest(registry).decode()
     assert 'prime_fleet_cached_tokens{datacenter="dc-a",deployment="x"} 700.0' in text
     assert 'prime_fleet_queue_seconds{datacenter="dc-a",deployment="x"} 0.5' in text
+
+
+# -- asked for when somebody looks
+
+
+@pytest.fixture
+async def workers(tmp_path, monkeypatch):
+    """How often workers are asked, by what answers asks in `tmp_path`."""
+    monkeypatch.setattr(caches, "LOOK_SECONDS", 0.01)
+    asked: list[None] = []
+
+    async def collect():
+        asked.append(None)
+        return {"a": CacheReport(len(asked), 0)}
+
+    task = asyncio.create_task(answer_asks(tmp_path / "caches.json", collect))
+    await asyncio.sleep(0)
+    yield asked
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_workers_are_asked_only_when_somebody_looks_and_the_figures_are_new(
+    tmp_path, workers
+):
+    one, other = (CacheReportsFile(tmp_path / "caches.json", time.time) for _ in range(2))
+    await asyncio.sleep(0.1)
+    assert workers == []
+    await asyncio.gather(one.refresh(), other.refresh())
+    assert one.latest() == other.latest() == {"a": CacheReport(1, 0)}
+    await one.refresh()  # fresh enough
+    assert len(workers) == 1
+
+
+async def test_figures_that_are_old_are_taken_anew(tmp_path, workers, monkeypatch):
+    monkeypatch.setattr(cache_reports, "FRESH_SECONDS", 0.05)
+    monkeypatch.setattr(caches, "FRESH_SECONDS", 0.05)
+    reports = CacheReportsFile(tmp_path / "caches.json", time.time)
+    for _ in range(3):
+        await reports.refresh()
+        await asyncio.sleep(0.1)
+    assert len(workers) == 3
+
+
+async def test_who_never_answers_is_waited_for_once_and_who_never_promised_not_at_all(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cache_reports, "WAIT_SECONDS", 3600.0)
+    reports = CacheReportsFile(tmp_path / "caches.json", time.time)
+    await asyncio.wait_for(reports.refresh(), 10)  # a list that somebody wrote by hand
+    assert list(tmp_path.iterdir()) == []
+    asks_file(tmp_path / "caches.json").touch()  # left by a launcher that was killed
+    monkeypatch.setattr(cache_reports, "WAIT_SECONDS", 0.05)
+    await reports.refresh()
+    monkeypatch.setattr(cache_reports, "WAIT_SECONDS", 3600.0)
+    await asyncio.wait_for(reports.refresh(), 10)
+    assert reports.latest() == {}

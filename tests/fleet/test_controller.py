@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import time
 
@@ -15,17 +17,19 @@ from prime_inference.fleet.controller.controller import Controller
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
 from prime_inference.fleet.controller.kubernetes_client import Conflict, Invalid, KubernetesClient
 from prime_inference.fleet.controller.kubernetes_datacenter import KubernetesDatacenter, state_of
+from prime_inference.fleet.controller.lists import GatewayLists
 from prime_inference.fleet.controller.local_datacenter import LocalDatacenter
 from prime_inference.fleet.controller.overflow import Overflow, OverflowSettings
-from prime_inference.fleet.controller.reconcile import Found
+from prime_inference.fleet.controller.reconcile import Found, digest
 from prime_inference.fleet.controller.scaling import Scaling
-from prime_inference.fleet.fleet import PlannedDeployment
+from prime_inference.fleet.fleet import PlannedDeployment, read_fleet
 from prime_inference.fleet.kubernetes import graph
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.state import StateFolder
+from prime_inference.fleet.ready import parse_down
 from tests.fleet.api_server import ApiServer, faults
-from tests.fleet.fleets import PATIENCE_SECONDS
-from tests.fleet.stand_in import interpreter
+from tests.fleet.fleets import FLEET, PATIENCE_SECONDS
+from tests.fleet.stand_in import break_processes, interpreter
 
 GLM = find_spec("glm-5.3-gb200")
 
@@ -52,9 +56,11 @@ class Lists:
 
     def __init__(self):
         self.all = []
+        self.down = []
 
-    async def __call__(self, ready):
+    async def __call__(self, ready, down):
         self.all.append([one.id for one in ready])
+        self.down = down
 
     @property
     def last(self):
@@ -100,6 +106,56 @@ async def test_a_local_deployment_is_replaced_without_a_gap_and_taken_over_by_th
     finally:
         await again.close(stop=True)
     assert processes.find(str(folder.folder)) == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
+async def test_what_broke_after_it_was_ready_is_told_to_gateways_and_what_never_starts_to_the_log(
+    tmp_path, caplog
+):
+    python = interpreter(tmp_path)
+    pools = {role: {"replicas": 1} for role in ("prefill", "decode")}
+    small = find_spec("mocker", changes={"topology": pools})
+    lists, folder = Lists(), StateFolder(tmp_path / "dc")
+    datacenter = LocalDatacenter("a", folder, python=python, base=tmp_path)
+    await datacenter.open()
+    try:
+        controller = Controller([datacenter], lists, notice_seconds=0.0)
+        controller.want([planned(small)])
+        await stepped(controller, lambda: len(lists.last) == 1)
+        (first,) = lists.last
+        changed = planned(small, slots=5)
+        second = f"x-{digest(changed)[:6]}"
+        break_processes(tmp_path, f"{second}/decode-0")
+        controller.want([changed])
+        await stepped(
+            controller, lambda: "crash-looping" in [one.state for one in controller.found]
+        )
+        assert lists.last == [first]
+        (said,) = [one for one in caplog.messages if one.startswith(f"{second} in a")]
+        assert said.endswith(
+            "is crash-looping: decode-0 (exit status 1: error: unrecognized arguments: --nope)"
+        )
+
+        break_processes(tmp_path, f"{first}/frontend", f"{second}/decode-0")
+        os.kill(processes.find(str(folder.folder))[f"{first}/frontend"][0].pid, signal.SIGKILL)
+        await stepped(controller, lambda: lists.down == [first])
+        assert lists.last == []
+        break_processes(tmp_path, f"{second}/decode-0")
+        await stepped(controller, lambda: lists.last == [first])
+        assert lists.down == []
+    finally:
+        await datacenter.close(stop=True)
+
+
+async def test_gateways_everywhere_read_what_is_down(tmp_path, server, client):
+    file = tmp_path / "fleet.toml"
+    file.write_text(FLEET)
+    lists = GatewayLists(read_fleet(file), tmp_path, {"dc-b": client})
+    await lists.publish([], ["tiny-a"])
+    assert parse_down(lists.file.read_bytes()) == ["tiny-a"]
+    (config,) = [one for (kind, _), one in server.objects.items() if kind == "configmaps"]
+    assert parse_down(config["data"]["deployments.json"].encode()) == ["tiny-a"]
+    assert lists.before() == []
 
 
 # -- over Kubernetes
@@ -166,6 +222,12 @@ async def test_a_graph_is_created_listed_when_ready_and_replaced_beside_the_old_
     await stepped(controller, lambda: server.names("services") == [f"{second}-mooncake"])
     assert server.names("networkpolicies") == [f"{second}-engines", f"{second}-frontend"]
 
+    controller.want([planned(GLM, slots=6)])
+    await stepped(controller, lambda: len(server.names("dynamographdeployments")) == 2)
+    await server.operate(second, "pending")  # a pod of it is started again
+    await stepped(controller, lambda: lists.last == [])
+    assert second in server.names("dynamographdeployments")  # it may be back before the new one
+
 
 async def test_a_watch_that_ends_goes_on_and_one_too_old_begins_anew(server, cluster):
     lists = Lists()
@@ -182,7 +244,8 @@ async def test_a_watch_that_ends_goes_on_and_one_too_old_begins_anew(server, clu
     await server.operate(name, "pending")
     server.forget_history()  # whoever watches from before must list anew
     await server.end_watches()
-    await stepped(controller, lambda: controller.found[0].state == "starting")
+    await stepped(controller, lambda: server.watches > watches + 1)
+    assert [one.state for one in controller.found] == ["failing"]  # not starting: it was ready
     await server.operate(name, "successful")
     await stepped(controller, lambda: controller.found[0].state == "ready")
 
@@ -260,10 +323,10 @@ async def test_nothing_is_drained_that_a_gateway_may_still_know(server, cluster)
     class Deaf(Lists):
         hears = True
 
-        async def __call__(self, ready):
+        async def __call__(self, ready, down):
             if not self.hears:
                 raise DatacenterUnreachable("no route to the gateways")
-            await super().__call__(ready)
+            await super().__call__(ready, down)
 
     lists = Deaf()
     controller = Controller([cluster], lists, notice_seconds=0.0)

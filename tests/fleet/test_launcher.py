@@ -11,7 +11,7 @@ import time
 import msgspec
 import pytest
 
-from prime_inference.fleet.caches import parse_reports
+from prime_inference.fleet.caches import asks_file, parse_reports
 from prime_inference.fleet.errors import FleetNotRunning, FleetRefused, FleetRunning
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.control import Command, ask, listening
@@ -57,15 +57,17 @@ async def until_written(file):
     return parse_reports(file.read_bytes())
 
 
-async def test_what_the_caches_do_is_written_for_gateways(tmp_path, monkeypatch):
-    monkeypatch.setattr("prime_inference.fleet.launcher.supervisor.CACHES_SECONDS", 0.05)
+async def test_what_the_caches_do_is_written_when_a_gateway_asks(tmp_path):
     file = write_fleet(tmp_path)
     async with running(file, tmp_path / "state") as supervisor:
         folder = fleet_folder(tmp_path / "state", supervisor.fleet)
+        assert not folder.caches_file.exists()
+        asks_file(folder.caches_file).touch()
         found = await until_written(folder.caches_file)
         assert found.reports.keys() == {"tiny-a", "tiny-b"}
         assert time.time() - found.taken_at < PATIENCE_SECONDS
     assert not folder.caches_file.exists()
+    assert not asks_file(folder.caches_file).exists()
 
 
 async def test_a_worker_that_is_killed_is_started_again(tmp_path):
@@ -270,6 +272,7 @@ async def test_a_frozen_process_is_replaced_and_the_log_names_its_deployment(tmp
         start,
         lambda: seen.append(record.pid),
         responds,
+        tmp_path / "log",
         deployment="tiny-a",
         probe_seconds=0.02,
     )
@@ -282,6 +285,8 @@ async def test_a_frozen_process_is_replaced_and_the_log_names_its_deployment(tmp
         assert processes.identity_of(seen[0]) is None
         assert keeper.alive
         assert "deployment tiny-a: x answers no more" in caplog.text
+        assert keeper.last_exit is not None
+        assert keeper.last_exit.cause == "killed, since it answered no more"
     finally:
         await keeper.stop(1.0)
     assert not keeper.alive
@@ -312,6 +317,19 @@ def test_the_state_of_a_deployment(running_, alive, seen, was, state):
     found = lifecycle.observe(running=running_, alive=alive, replicas={"decode": 2}, seen=seen)
     assert found == state
     assert lifecycle.was_ready == (running_ and (was or state in ("ready", "degraded")))
+
+
+def test_a_deployment_whose_process_ends_at_every_start_is_crash_looping_until_it_was_ready():
+    lifecycle = Lifecycle()
+
+    def look(seen):
+        return lifecycle.observe(
+            running=True, alive=1, replicas={"decode": 2}, seen=seen, crash_looping=True
+        )
+
+    assert look(None) == look(Readiness(False)) == "crash-looping"
+    assert look(Readiness(True, {"decode": 1})) == "degraded"
+    assert look(None) == "failing"
 
 
 def test_a_deployment_is_down_after_three_looks_in_a_row_and_a_drained_one_never():

@@ -101,6 +101,18 @@ def test_a_broken_old_one_makes_room_at_once():
     assert decision.drains == [found(OLD, "failing")]
 
 
+@pytest.mark.parametrize("state", ["starting", "crash-looping", "failing"])
+def test_one_that_served_may_serve_again_before_its_replacement_does(state):
+    """A frontend that is started again must not end a deployment whose change never starts."""
+    decision = reconcile(want(NEW), [found(OLD, "failing"), found(NEW, state)], surge={"a": 1})
+    assert (decision.listed, decision.drains) == ([], [])
+    decision = reconcile(want(NEW), [found(OLD, "failing")], surge={"a": 1})
+    assert [start.planned for start in decision.starts] == [NEW]
+    assert decision.drains == []
+    never = reconcile(want(NEW), [found(OLD, "starting"), found(NEW, state)], surge={"a": 1})
+    assert never.drains == [found(OLD, "starting")]
+
+
 def test_the_content_of_a_deployment_names_its_instance():
     assert digest(OLD) == digest(planned("x"))
     assert digest(OLD) != digest(NEW)

@@ -17,6 +17,7 @@ import uvloop
 from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.domain.models import GatewayParser
 from prime_inference.engines.mock import MockEngine
+from prime_inference.gateway import tries
 
 from .processes import Processes, child_processes
 from .running import OTHER_MODEL, RunningGateway, deployment, running
@@ -26,6 +27,12 @@ StartGateway = Callable[..., Awaitable[RunningGateway]]
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the rounds of a request, so that a failure does not take 1.25 s to be told."""
+    monkeypatch.setattr(tries, "PAUSES", (0.02, 0.1))
 
 
 @pytest_asyncio.fixture

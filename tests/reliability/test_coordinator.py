@@ -175,9 +175,9 @@ def test_a_replica_without_requests_is_nearly_silent() -> None:
     fleet.calls.clear()
     fleet.advance(600)
     assert {(a.interactive, a.has, a.ttl_s) for c in _leases(fleet) for a in c.asks} == {
-        (0, 0, 150)
+        (0, 0, 10)  # a replica that is killed at rest is missed as soon as any other
     }
-    assert len(_leases(fleet)) == 12
+    assert len(_leases(fleet)) == 600 // 8.5
     assert _reads(fleet) == 10
     assert not fleet.guard.degraded
 

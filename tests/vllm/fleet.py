@@ -25,6 +25,9 @@ READY_SECONDS = 500.0
 """Three workers start in a minute on two idle cores and took two at a load of twelve: most of it
 is importing torch and vLLM in nine processes."""
 
+TOKENS = 8
+"""Of an answer that is compared: without a cache each costs the whole prompt."""
+
 GATEWAY = "\n[gateway]\nport = 0\ncontrol_port = 0\n"
 """Any free port: another gateway may run on this machine."""
 

@@ -18,12 +18,14 @@ from typing import Any
 
 import pytest
 
+import prime_inference
 from prime_inference.fleet.arguments import mooncake_config
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.launcher.ports import Ports
 
 pytestmark = pytest.mark.timeout(240)
 
+OURS = str(Path(prime_inference.__file__).parents[1])
 MIB = 1 << 20
 BLOCK_BYTES = 64 * (79 * 352 + 22 * 132)
 LENT_BYTES = 64 * MIB  # to the store, by the one client that lends
@@ -44,8 +46,12 @@ class Client:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # a block of the same machine goes over the network too
-                env=os.environ | {"MOONCAKE_CONFIG_PATH": str(file), "MC_STORE_MEMCPY": "0"},
+                env=os.environ
+                | {
+                    "MOONCAKE_CONFIG_PATH": str(file),
+                    "MC_STORE_MEMCPY": "0",  # a block of the same machine goes over the network too
+                    "PYTHONPATH": OURS,  # vLLM's environment has not this project
+                },
             )
 
     def until_ready(self) -> None:

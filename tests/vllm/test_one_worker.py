@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.vllm.calls import MOST_TOKENS, PARAMETERS, TOOL, is_valid
-from tests.vllm.fleet import Fleet, models_own, running
+from tests.vllm.fleet import TOKENS, Fleet, models_own, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -62,12 +62,12 @@ async def fleet(tmp_path_factory, vllm_python) -> AsyncIterator[Fleet]:
 
 
 async def test_the_answer_is_the_models_own(fleet, vllm_python):
-    prompts = ["Hello.", "What is the capital of France?", "abc " * 700]  # the last in three steps
-    expected = await models_own(vllm_python, fleet.model_folder, prompts, 12)
+    prompts = ["Hello.", "What is the capital of France?", "abc " * 550]  # the last in three steps
+    expected = await models_own(vllm_python, fleet.model_folder, prompts, TOKENS)
     assert len(set(expected)) == len(prompts)  # it hears what it is asked
     for prompt, own in zip(prompts, expected, strict=True):
         answer = await fleet.ask(
-            [{"role": "user", "content": prompt}], max_tokens=12, temperature=0
+            [{"role": "user", "content": prompt}], max_tokens=TOKENS, temperature=0
         )
         assert answer["choices"][0]["message"]["content"] == own
 

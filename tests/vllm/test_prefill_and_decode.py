@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from tests.vllm.calls import MOST_TOKENS, TOOL, is_valid
-from tests.vllm.fleet import Fleet, models_own, running
+from tests.vllm.fleet import TOKENS, Fleet, models_own, running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vllm-cpu.toml"
 BLOCK_TOKENS = 32
@@ -50,14 +50,14 @@ async def moved(fleet: Fleet) -> dict[str, float]:
 
 
 async def test_kv_that_was_computed_elsewhere_gives_the_models_own_answer(fleet, vllm_python):
-    prompts = [letters(1, 700), letters(2, 2500)]  # the second is computed in three steps
-    expected = await models_own(vllm_python, fleet.model_folder, prompts, 12)
+    prompts = [letters(1, 700), letters(2, 2100)]  # the second is computed in three steps
+    expected = await models_own(vllm_python, fleet.model_folder, prompts, TOKENS)
     assert len(set(expected)) == len(prompts)
     before = await moved(fleet)
     tokens = 0
     for prompt, own in zip(prompts, expected, strict=True):
         answer = await fleet.ask(
-            [{"role": "user", "content": prompt}], max_tokens=12, temperature=0
+            [{"role": "user", "content": prompt}], max_tokens=TOKENS, temperature=0
         )
         assert answer["choices"][0]["message"]["content"] == own
         tokens += answer["usage"]["prompt_tokens"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,6 +69,9 @@ from prime_inference.cli.bench_summary import (
 from prime_inference.cli.failures import CommandFailed, WrongUsage
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Column, Terminal
+
+if TYPE_CHECKING:
+    from prime_inference.cli.bench_progress import BenchProgress
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Benchmarks of agents' traffic.")
 
@@ -173,7 +177,6 @@ def run(
     from prime_inference.bench.agents.metrics import Hardware, Slo
     from prime_inference.bench.agents.run import Run, Target, sweep
     from prime_inference.bench.agents.tool_calls import Tools
-    from prime_inference.cli.bench_progress import BenchProgress
 
     terminal = Terminal(plain=plain)
     target = Target(
@@ -228,7 +231,24 @@ def run(
                     points = sweep([0] if session_rate else counts, rates, seed_list)
                     await bench.measure(points, resume=resume)
 
+    hardware = Hardware(gpus, price)
+    _measured(measure, lambda: write_summary(out, wanted, hardware, terminal), out, plain=plain)
+    summary = write_summary(out, wanted, hardware, terminal)
+    print_summary(summary, terminal, as_json=output == "json")
+    require_valid(summary)
+
+
+def _measured(
+    measure: Callable[[BenchProgress], Coroutine[Any, Any, None]],
+    summarise: Callable[[], object],
+    out: Path,
+    *,
+    plain: bool,
+) -> None:
+    """Run it with its progress; of one that is cut short, what there is in `out` is kept."""
     import uvloop
+
+    from prime_inference.cli.bench_progress import BenchProgress
 
     try:
         with BenchProgress(plain=plain) as progress, terminated_as_interrupted():
@@ -237,11 +257,8 @@ def run(
         # what was measured is shown where it can be; what went wrong is what is told
         with contextlib.suppress(CommandFailed, OSError):
             if (out / "results.json").exists():
-                write_summary(out, wanted, Hardware(gpus, price), terminal)
+                summarise()
         raise
-    summary = write_summary(out, wanted, Hardware(gpus, price), terminal)
-    print_summary(summary, terminal, as_json=output == "json")
-    require_valid(summary)
 
 
 @app.command("report", cls=Command, epilog=json_help(SUMMARY_SHAPE))

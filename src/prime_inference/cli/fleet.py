@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prime_inference.cli.failures import CommandFailed
 from prime_inference.cli.fleet_control import CONTROL_EPILOG, control, gateway
 from prime_inference.cli.fleet_view import (
-    last_lines,
+    Progress,
     prometheus_text,
     show_caches,
     show_status,
@@ -20,6 +19,7 @@ from prime_inference.cli.fleet_view import (
 from prime_inference.cli.fleets import (
     DynamoPython,
     File,
+    FleetCrashLooping,
     FleetFailed,
     explained,
     found_folder,
@@ -40,14 +40,16 @@ from prime_inference.cli.serve import StateDir
 from prime_inference.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from prime_inference.fleet.errors import CrashLooping
     from prime_inference.fleet.launcher.run import Status
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Datacenters: describe, start, watch.")
 
 STATUS_SHAPE = (
-    "{fleet, folder, gateway: {state, ready, pid, base_url, control_url, api_key, restarts}"
-    " or null, deployments: [{id, model, datacenter, wanted, state, base_url, replicas, workers,"
-    " processes: [{name, state, pid, port, restarts}, ...]}, ...]}"
+    "{fleet, folder, gateway: {name, state, ready, pid, port, base_url, control_url, api_key,"
+    " served, restarts, last_exit} or null, deployments: [{id, model, datacenter, wanted, state,"
+    " down, base_url, replicas, workers, processes: [{name, state, pid, port, served, restarts,"
+    " last_exit: {cause, status, ran_seconds, log: [line, ...]} or null}, ...]}, ...]}"
 )
 STATUS_EPILOG = json_help(STATUS_SHAPE)
 
@@ -77,7 +79,9 @@ def up(
 ) -> None:
     """Start a fleet on this machine and keep it running; Ctrl-C ends it.
 
-    Should this command itself die, the fleet goes on: the next `up` takes it over.
+    Should this command itself die, the fleet goes on: the next `up` takes it over. A process
+    that ends is started again, later and later up to half a minute. One that ended three times
+    and never served is told, with its last words; --detach waits for it no longer then.
 
     Examples:
       prime inference fleet up examples/two-datacenters-dynamo.toml
@@ -96,23 +100,26 @@ def up(
             show_status(terminal, status, output)
         terminal.note(f"ready after {time.monotonic() - began:.1f} s")
 
+    def stuck(error: CrashLooping) -> None:
+        terminal.error(FleetCrashLooping(str(error), hint=error.hint))
+
     with explained():
         folder = run.fleet_folder(found_state_dir(state_dir), read_fleet(file))
         interpreter = python or run.dynamo_python(os.environ, Path.cwd())
         if detach:
             child = run.detach(file, folder, python=interpreter)
-            try:
-                announce(run_to_end(run.until_ready(folder, wait_seconds)))
-            except CommandFailed:
-                if child.poll() is not None:
-                    log = folder.logs / "supervisor.log"
-                    raise FleetFailed(f"The supervisor ended: see {log}.") from None
-                raise
+            waiting = run.until_ready(
+                folder,
+                wait_seconds,
+                progress=Progress(terminal),
+                supervised=lambda: child.poll() is None,
+            )
+            announce(run_to_end(waiting))
             return
         level = logging.WARNING if output == "json" else logging.INFO
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every probe
-        run_to_end(run.supervise(file, folder, python=interpreter, announce=announce))
+        run_to_end(run.supervise(file, folder, python=interpreter, announce=announce, stuck=stuck))
 
 
 @app.command(cls=Command, epilog=STATUS_EPILOG)
@@ -263,6 +270,8 @@ def logs(
       prime inference fleet logs tiny-a
       prime inference fleet logs tiny-a decode-1 -n 100
     """
+    from prime_inference.fleet.launcher.exits import last_lines
+
     terminal = Terminal(plain=plain)
     with explained():
         folder = found_folder(fleet, state_dir)

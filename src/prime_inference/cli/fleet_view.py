@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prime_inference.cli.terminal import Column, Terminal
@@ -47,6 +46,46 @@ def show_status(terminal: Terminal, status: Status, output: str) -> None:
         state = "ready" if gateway["ready"] else gateway["state"]
         terminal.line(f"gateway  {gateway['base_url']}  {state}")
         terminal.line(f"API key  {gateway['api_key']}")
+    for name, process in _processes(status):
+        if process["state"] in ("waiting", "crash-looping"):
+            terminal.line(f"{name}  {process['state']}  {_ends(process)}")
+
+
+class Progress:
+    """What changes while a fleet comes up, as notes; call it with each status."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._states: dict[str, str] = {}
+        self._ends: dict[str, Any] = {}
+
+    def __call__(self, status: Status) -> None:
+        for one in status["deployments"]:
+            if self._states.get(one["id"]) != one["state"]:
+                self._terminal.note(f"{one['id']} is {one['state']}")
+            self._states[one["id"]] = one["state"]
+        for name, process in _processes(status):
+            if process["last_exit"] not in (None, self._ends.get(name)):
+                self._terminal.note(f"{name} ended: {_ends(process)}")
+            self._ends[name] = process["last_exit"]
+
+
+def _processes(status: Status) -> Iterator[tuple[str, Any]]:
+    """Each with its name in the fleet, the gateway first."""
+    if status["gateway"] is not None:
+        yield status["gateway"]["name"], status["gateway"]
+    for one in status["deployments"]:
+        yield from ((f"{one['id']}/{process['name']}", process) for process in one["processes"])
+
+
+def _ends(process: Any) -> str:
+    """How often it ended, how it did the last time, and its last line then."""
+    ended = process["last_exit"]
+    if ended is None:
+        return "it has not been started yet"
+    words = f": {ended['log'][-1]}" if ended["log"] else ""
+    after = f"after {ended['ran_seconds']:.1f} s"
+    return f"{process['restarts']} restarts, {ended['cause']} {after}{words}"
 
 
 def show_caches(terminal: Terminal, status: Status) -> None:
@@ -57,13 +96,6 @@ def show_caches(terminal: Terminal, status: Status) -> None:
         for one in status["deployments"]
     ]
     terminal.table(status["fleet"], columns, rows)
-
-
-def last_lines(file: Path, count: int) -> list[str]:
-    """The end of a log. Raises OSError."""
-    with file.open("rb") as content:
-        content.seek(max(0, file.stat().st_size - count * 1000))  # longer lines are rare
-        return content.read().decode(errors="replace").splitlines()[-count:]
 
 
 def _number(value: float | None) -> str:

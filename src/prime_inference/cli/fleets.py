@@ -33,6 +33,12 @@ class FleetFailed(CommandFailed):
     code = "fleet_failed"
 
 
+class FleetCrashLooping(FleetFailed):
+    """A process of the fleet ends whenever it is started."""
+
+    code = "crash_looping"
+
+
 def found_state_dir(given: Path | None) -> Path:
     from prime_inference.cli.folders import state_folder
 
@@ -67,9 +73,12 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
     from prime_inference.domain.errors import CannotStart
+    from prime_inference.fleet.errors import CrashLooping
 
     try:
         yield
+    except CrashLooping as error:
+        raise FleetCrashLooping(str(error), hint=error.hint) from error
     except CannotStart as error:
         raise FleetFailed(str(error)) from error
     except OSError as error:

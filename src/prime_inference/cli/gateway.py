@@ -34,62 +34,77 @@ from prime_inference.domain.fleet import MOST_SLOTS
 
 if TYPE_CHECKING:
     from prime_inference.compose import ListenOptions
+    from prime_inference.domain.models import EngineKind
 
 __all__ = ["EPILOG", "gateway"]
 
+Upstream = Annotated[
+    str | None,
+    typer.Option("--upstream", help="Base URL of the upstream's API, e.g. of a vLLM."),
+]
+ModelId = Annotated[str | None, typer.Option("--model-id", help="What clients call the model.")]
+Redis = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        envvar="PRIME_REDIS_URL",
+        show_envvar=False,
+        metavar="URL",
+        help="Redis or Valkey where several gateways agree on slots and breakers."
+        " Default: PRIME_REDIS_URL, else none: this is the only gateway.",
+    ),
+]
+UpstreamModel = Annotated[
+    str | None,
+    typer.Option("--upstream-model", help="What the upstream calls it. Default: the same."),
+]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="What the upstream is: vllm, openai or llama.cpp."),
+]
+Slots = Annotated[
+    int, typer.Option("--slots", min=1, max=MOST_SLOTS, help="Requests in flight at a time.")
+]
+ContextTokens = Annotated[
+    int, typer.Option("--context-tokens", min=1, help="The model's context window.")
+]
+ToolFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--tool-format",
+        help="Find tool calls in the model's text, which is in this format"
+        " (`toolcalls formats`). Default: the upstream finds them.",
+    ),
+]
+Reasoning = Annotated[
+    str,
+    typer.Option(
+        "--reasoning",
+        metavar="none|opened|optional",
+        help="With --tool-format, whether the model thinks first: not at all, begun by the"
+        " prompt, or as it likes.",
+        callback=one_of("--reasoning", "none", "opened", "optional"),
+    ),
+]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        "--replicas", min=1, help="Gateways that share the limits, for when Redis is away."
+    ),
+]
+
 
 def gateway(
-    upstream: Annotated[
-        str | None,
-        typer.Option("--upstream", help="Base URL of the upstream's API, e.g. of a vLLM."),
-    ] = None,
-    model_id: Annotated[
-        str | None, typer.Option("--model-id", help="What clients call the model.")
-    ] = None,
+    upstream: Upstream = None,
+    model_id: ModelId = None,
     config: FleetConfig = None,
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            "--redis",
-            envvar="PRIME_REDIS_URL",
-            show_envvar=False,
-            metavar="URL",
-            help="Redis or Valkey where several gateways agree on slots and breakers."
-            " Default: PRIME_REDIS_URL, else none: this is the only gateway.",
-        ),
-    ] = None,
-    upstream_model: Annotated[
-        str | None,
-        typer.Option("--upstream-model", help="What the upstream calls it. Default: the same."),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option("--engine", help="What the upstream is: vllm, openai or llama.cpp."),
-    ] = "vllm",
-    slots: Annotated[
-        int, typer.Option("--slots", min=1, max=MOST_SLOTS, help="Requests in flight at a time.")
-    ] = 4096,
-    context_tokens: Annotated[
-        int, typer.Option("--context-tokens", min=1, help="The model's context window.")
-    ] = 131_072,
-    tool_format: Annotated[
-        str | None,
-        typer.Option(
-            "--tool-format",
-            help="Find tool calls in the model's text, which is in this format"
-            " (`toolcalls formats`). Default: the upstream finds them.",
-        ),
-    ] = None,
-    reasoning: Annotated[
-        str,
-        typer.Option(
-            "--reasoning",
-            metavar="none|opened|optional",
-            help="With --tool-format, whether the model thinks first: not at all, begun by the"
-            " prompt, or as it likes.",
-            callback=one_of("--reasoning", "none", "opened", "optional"),
-        ),
-    ] = "none",
+    redis: Redis = None,
+    upstream_model: UpstreamModel = None,
+    engine: Engine = "vllm",
+    slots: Slots = 4096,
+    context_tokens: ContextTokens = 131_072,
+    tool_format: ToolFormat = None,
+    reasoning: Reasoning = "none",
     host: Host = "127.0.0.1",
     port: Port = 8000,
     control_port: ControlPort = 8001,
@@ -99,12 +114,7 @@ def gateway(
     idle_seconds: IdleSeconds = None,
     whole_seconds: WholeSeconds = None,
     database: Database = None,
-    replicas: Annotated[
-        int,
-        typer.Option(
-            "--replicas", min=1, help="Gateways that share the limits, for when Redis is away."
-        ),
-    ] = 1,
+    replicas: Replicas = 1,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
@@ -116,18 +126,9 @@ def gateway(
     """
     from prime_inference import compose
     from prime_inference.cli.folders import state_folder
-    from prime_inference.domain.errors import InvalidRequest
-    from prime_inference.toolcalls.format import format_named
 
-    if engine not in compose.ENGINE_PARAMETERS:
-        raise WrongUsage(f"--engine is one of {', '.join(compose.ENGINE_PARAMETERS)}.")
-    try:
-        if tool_format is not None:
-            format_named(tool_format)
-    except InvalidRequest as error:
-        raise WrongUsage(f"--tool-format: {error}") from None
-    if reasoning != "none" and tool_format is None:
-        raise WrongUsage("--reasoning goes with --tool-format: else the upstream finds it.")
+    kind = known_engine(engine)
+    require_format(tool_format, reasoning)
     try:
         listen = compose.ListenOptions(
             state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
@@ -155,7 +156,7 @@ def gateway(
         raise WrongUsage("Give --upstream and --model-id, or --config.")
     try:
         options = compose.GatewayOptions(
-            listen, upstream, model_id, upstream_model, engine, slots, context_tokens, tool_format,
+            listen, upstream, model_id, upstream_model, kind, slots, context_tokens, tool_format,
             cast(Literal["none", "opened", "optional"], reasoning),
         )  # fmt: skip
     except ValueError as error:
@@ -166,6 +167,29 @@ def gateway(
         terminal,
         as_json=output == "json",
     )
+
+
+def known_engine(name: str) -> EngineKind:
+    """Raises WrongUsage."""
+    from prime_inference import compose
+
+    if name not in compose.ENGINE_PARAMETERS:
+        raise WrongUsage(f"--engine is one of {', '.join(compose.ENGINE_PARAMETERS)}.")
+    return name
+
+
+def require_format(tool_format: str | None, reasoning: str) -> None:
+    """Whether calls can be found in the text. Raises WrongUsage."""
+    from prime_inference.domain.errors import InvalidRequest
+    from prime_inference.toolcalls.format import format_named
+
+    try:
+        if tool_format is not None:
+            format_named(tool_format)
+    except InvalidRequest as error:
+        raise WrongUsage(f"--tool-format: {error}") from None
+    if reasoning != "none" and tool_format is None:
+        raise WrongUsage("--reasoning goes with --tool-format: else the upstream finds it.")
 
 
 def serve_config(config: Path, listen: ListenOptions, terminal: Terminal, *, as_json: bool) -> None:

@@ -77,56 +77,63 @@ Database = Annotated[
 ]
 
 
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        help="Folder of fetched weights. Default: PRIME_CACHE_DIR, else ~/.cache/prime-inference.",
+    ),
+]
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="FILE.gguf",
+        help="Model to serve. Default: SmolLM2-135M-Instruct, fetched once.",
+    ),
+]
+ModelId = Annotated[
+    str | None,
+    typer.Option("--model-id", help="What clients call it. Default: from the file's name."),
+]
+Slots = Annotated[
+    int,
+    typer.Option(
+        "--slots", min=1, max=MOST_SLOTS, help="Answers that are written at the same time."
+    ),
+]
+ContextTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--context-tokens",
+        min=1,
+        help="Context window. Default: what the model was trained with.",
+    ),
+]
+Private = Annotated[
+    bool,
+    typer.Option(
+        "--private",
+        hidden=True,
+        help="Stop when standard input ends, and remove the state folder.",
+    ),
+]
+
+
 def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     control_port: ControlPort = 8001,
     state_dir: StateDir = None,
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--cache-dir",
-            help="Folder of fetched weights. Default: PRIME_CACHE_DIR, else"
-            " ~/.cache/prime-inference.",
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            metavar="FILE.gguf",
-            help="Model to serve. Default: SmolLM2-135M-Instruct, fetched once.",
-        ),
-    ] = None,
-    model_id: Annotated[
-        str | None,
-        typer.Option("--model-id", help="What clients call it. Default: from the file's name."),
-    ] = None,
-    slots: Annotated[
-        int,
-        typer.Option(
-            "--slots", min=1, max=MOST_SLOTS, help="Answers that are written at the same time."
-        ),
-    ] = 2,
-    context_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--context-tokens",
-            min=1,
-            help="Context window. Default: what the model was trained with.",
-        ),
-    ] = None,
+    cache_dir: CacheDir = None,
+    model: ModelFile = None,
+    model_id: ModelId = None,
+    slots: Slots = 2,
+    context_tokens: ContextTokens = None,
     config: FleetConfig = None,
     database: Database = None,
     output: TextOrJson = "text",
-    private: Annotated[
-        bool,
-        typer.Option(
-            "--private",
-            hidden=True,
-            help="Stop when standard input ends, and remove the state folder.",
-        ),
-    ] = False,
+    private: Private = False,
     plain: Plain = False,
 ) -> None:
     """Serve a model on this machine: one endpoint, OpenAI's API.

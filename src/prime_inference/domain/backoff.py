@@ -14,12 +14,12 @@ class Backoff:
     """Pauses that grow while runs are short."""
 
     def __init__(self) -> None:
-        self._short_runs = 0
+        self.short_runs = 0  # in a row
 
     def pause(self, ran_seconds: float) -> float:
         """Seconds to wait after a run that lasted so long; 0 stands for one that never began."""
         if ran_seconds >= HEALTHY_SECONDS:
-            self._short_runs = 0
-        pause = PAUSES_SECONDS[min(self._short_runs, len(PAUSES_SECONDS) - 1)]
-        self._short_runs += 1
+            self.short_runs = 0
+        pause = PAUSES_SECONDS[min(self.short_runs, len(PAUSES_SECONDS) - 1)]
+        self.short_runs += 1
         return pause

@@ -2,13 +2,17 @@
 
 Counters are since each process started; whoever wants a rate subtracts two reports.
 Dynamo's names are those of 1.6.1, vLLM's of 0.31.0. Gateways read the reports from a file
-beside the list of ready deployments.
+beside the list of ready deployments. Workers are asked when somebody looks: whoever looks
+touches another file there, if there is one, which says that somebody answers.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,6 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.ready import replace_file
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 5.0  # Prometheus looks every 15 s or so; several who look share what was asked
+LOOK_SECONDS = 0.25  # one stat of a file
 
 DECODE = "decode"
 """The router sees a request twice where pools are apart. Prefixes are looked for where prompts are
@@ -76,6 +85,38 @@ class CacheReports(Struct, frozen=True):
 def reports_file(ready_file: Path) -> Path:
     """The file of reports that belongs to a list of ready deployments."""
     return ready_file.with_name("caches.json")
+
+
+def asks_file(reports: Path) -> Path:
+    """What is touched to have the reports taken anew."""
+    return reports.with_suffix(".asked")
+
+
+async def answer_asks(
+    reports: Path, collect: Callable[[], Awaitable[dict[str, CacheReport]]]
+) -> None:
+    """Write reports when somebody asks for them, unless the last are fresh; for ever."""
+    asks = asks_file(reports)
+    asks.touch()
+    seen, taken = _touched(asks), float("-inf")
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        asked = _touched(asks)
+        if asked == seen or time.monotonic() - taken < FRESH_SECONDS / 2:  # who asks finds them old
+            continue
+        seen, taken = asked, time.monotonic()
+        found = CacheReports(time.time(), await collect())
+        try:
+            write_reports(reports, found)
+        except OSError as error:  # a full disk must not end what keeps the fleet
+            log.warning("cache reports cannot be written: %s", error.strerror)
+
+
+def _touched(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def write_reports(path: Path, reports: CacheReports) -> None:

@@ -7,7 +7,8 @@ CannotStart (domain.errors)
     ├── PlanImpossible   no topology fits the hardware and the targets
     ├── FleetNotRunning  nobody supervises this fleet
     ├── FleetRunning     somebody supervises it already
-    └── FleetRefused     the supervisor would not do what it was asked
+    ├── FleetRefused     the supervisor would not do what it was asked
+    └── CrashLooping     a process ends whenever it is started; `log` has its last words
 """
 
 from __future__ import annotations
@@ -47,3 +48,28 @@ class FleetRunning(FleetError):
 
 class FleetRefused(FleetError):
     """The supervisor answered that it cannot do what it was asked."""
+
+
+class CrashLooping(FleetError):
+    """A process ended several times before it served, so waiting for it is of no use.
+
+    `cause` is that of the last time; `hint` says what to do.
+    """
+
+    def __init__(
+        self, deployment: str, process: str, restarts: int, cause: str, log: Sequence[str]
+    ) -> None:
+        said = f"{deployment}/{process} is crash-looping: {restarts} restarts, the last: {cause}."
+        super().__init__("\n  ".join([said, *log]))
+        self.deployment = deployment
+        self.process = process
+        self.restarts = restarts
+        self.cause = cause
+        self.log = tuple(log)
+        self.fields = (deployment, process, restarts, cause, self.log)
+        which = process if process == deployment else f"{deployment} {process}"
+        self.hint = (
+            f"It is started again and again. Its log: prime inference fleet logs {which}. When the"
+            f" cause is mended: prime inference fleet restart {which}; where the cause is in the"
+            " fleet's file: prime inference fleet down, then up."
+        )

@@ -19,6 +19,10 @@ NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 with a pool's name behind)."""
 
 
+LAUNCHERS_OWN = "gateway"
+"""No deployment has this name: logs and commands mean the gateway by it."""
+
+
 class ClusterEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A Kubernetes API server. Without one it is that of the pod that asks."""
 
@@ -139,6 +143,8 @@ def _check(file: FleetFile) -> None:
             reasons.append(f"it has no {kind}")
         if len(set(names)) < len(names):
             reasons.append(f"two {kind} have one id")
+    if LAUNCHERS_OWN in deployments:
+        reasons.append(f"{LAUNCHERS_OWN!r} is the name of the gateway in front of the fleet")
     for entry in file.deployment:
         if entry.datacenter not in datacenters:
             reasons.append(f"{entry.id} is in {entry.datacenter!r}, which is no datacenter of it")

@@ -6,7 +6,7 @@ v1beta1). Documents are plain dictionaries; `kubectl apply -f` takes their JSON.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from prime_inference.fleet.arguments import (
@@ -84,13 +84,15 @@ def frontend_url(name: str, namespace: str) -> str:
     return f"http://{name}-frontend.{namespace}.svc:{FRONTEND_PORT}/v1"
 
 
-def gateway_list(fleet: str, namespace: str, ready: Sequence[ReadyDeployment]) -> Document:
+def gateway_list(
+    fleet: str, namespace: str, ready: Sequence[ReadyDeployment], down: Collection[str] = ()
+) -> Document:
     """The ConfigMap that a cluster's gateways follow."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(gateway_name(fleet), namespace, GATEWAY),
-        "data": {"deployments.json": ready_document(ready).decode()},
+        "data": {"deployments.json": ready_document(ready, down).decode()},
     }
 
 

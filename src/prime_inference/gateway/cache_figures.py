@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec import Struct
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,8 +16,27 @@ from prime_inference.ports.catalog import Catalog
 
 PLACE = ("deployment", "datacenter", "model")
 
-Reports = Callable[[], Mapping[str, CacheReport]]
-"""The newest report of each deployment whose workers are asked; others are missing."""
+
+class Reports(Protocol):
+    """What the workers of a fleet tell."""
+
+    async def refresh(self) -> None:
+        """See that `latest` is new; workers are asked only when somebody looks."""
+        ...
+
+    def latest(self) -> Mapping[str, CacheReport]:
+        """The newest report of each deployment whose workers are asked; others are missing."""
+        ...
+
+
+class NoReports:
+    """Of a fleet whose workers nobody asks."""
+
+    async def refresh(self) -> None:
+        pass
+
+    def latest(self) -> Mapping[str, CacheReport]:
+        return {}
 
 
 class CacheView(Struct, frozen=True):
@@ -37,7 +57,7 @@ class CacheView(Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class CacheFigures(Collector):
-    """Read when somebody looks or scrapes."""
+    """Read when somebody looks or scrapes, after `reports` was refreshed."""
 
     catalog: Catalog
     upstreams: Upstreams
@@ -45,7 +65,7 @@ class CacheFigures(Collector):
     now: Callable[[], float]
 
     def views(self) -> Sequence[CacheView]:
-        reports = self.reports()
+        reports = self.reports.latest()
         views = []
         for model in self.catalog.models():
             for upstream in self.upstreams.serving(model.id):
@@ -83,7 +103,7 @@ class CacheFigures(Collector):
                 cached.add_metric(labels, upstream.statistics.cached_tokens)
         yield prompt
         yield cached
-        reports = self.reports()
+        reports = self.reports.latest()
         yield from report_families(
             (name, place, reports[name]) for name, place in places.items() if name in reports
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -18,11 +18,13 @@ METRICS_TYPE = (b"content-type", b"text/plain; version=1.0.0; charset=utf-8")
 ADMIN = "/admin/v1/"
 LAG_SECONDS = 0.5
 READING = ("GET", "HEAD")
+SHOWN = ("/metrics", FLEET)
 
 
 class ControlListener:
     """`/live`: the process answers. `/ready`: it can serve; `not_ready` says why it cannot.
 
+    `refresh` is awaited before metrics or the fleet are shown.
     `failing` are tasks beside the requests, with what ends them again and again. `/ready` names
     them and stays 200: without them a gateway still serves by what it knew last, and taking it
     out would take all replicas out that share the cause.
@@ -36,7 +38,9 @@ class ControlListener:
         fleet: FleetApi,
         admin: Handler | None = None,
         failing: Callable[[], Mapping[str, str]] = dict,
+        refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._refresh = refresh
         self._admin = admin
         self._failing = failing
         self._metrics = metrics
@@ -45,6 +49,8 @@ class ControlListener:
         self._fleet = fleet
 
     async def handle(self, request: Request, reply: Reply) -> None:
+        if request.path in SHOWN and request.method in READING and self._refresh is not None:
+            await self._refresh()
         if request.path == FLEET or request.path.startswith(f"{FLEET}/"):
             await self._fleet.handle(request, reply)
         elif self._admin is not None and request.path.startswith(ADMIN):

@@ -12,7 +12,6 @@ from prime_inference.domain.sharing import batch_part
 from prime_inference.ports.coordination import BlockAsk, BlockGrant
 from prime_inference.reliability.settings import LeaseSettings
 
-PRESENCE_ASKS = 3  # within `presence_s`: two may be lost, and it is still counted
 ASK_AFTER_FAILURE_S = (
     0.25  # a store that is coming back is found soon, one that is away not flooded
 )
@@ -162,7 +161,7 @@ class BlockLease:
             self.granted = self.batch = 0
             self.kept = min(self.kept, keep)
             self.safe = self._safe_capacity()
-            self.valid_until = now + self._settings.presence_s
+            self.valid_until = now + self._settings.ttl_s
         elif now < self.valid_until:  # later, what is given up cannot be had again
             self.granted = min(self.granted, max(interactive + batch, in_flight))
             self.batch = min(self.batch, self.granted, batch)
@@ -182,7 +181,7 @@ class BlockLease:
             batch=batch,
             has=self.limit(now),
             in_flight=in_flight,
-            ttl_s=self._settings.presence_s if rest else self._settings.ttl_s,
+            ttl_s=self._settings.ttl_s,
             sharing=self._settings.sharing,
             safe=max(self.granted, self.kept),
             keep=keep,
@@ -209,14 +208,13 @@ class BlockLease:
         self.valid_until = sent_at + ask.ttl_s * (1 - settings.early_end)
         self._contended = grant.granted - grant.batch < ask.interactive
         self._batch_is_full = grant.batch < ask.batch or grant.batch >= batch_part(self.capacity)
-        if self.resting:
-            self._ask_at = sent_at + ask.ttl_s / PRESENCE_ASKS
-            return
-        if self._asked_to_rest:  # somebody came meanwhile
+        if self._asked_to_rest and not self.resting:  # somebody came meanwhile
             self._ask_at = now
             return
-        self.ready = True
         self._ask_at = sent_at + settings.ttl_s * self._renew_at
+        if self.resting:
+            return
+        self.ready = True
         if grant.granted < ask.interactive + ask.batch:
             self._ask_at = min(self._ask_at, sent_at + settings.contended_gap_s)
         is_cut = grant.granted < ask.has or max(grant.granted, grant.safe) < ask.safe

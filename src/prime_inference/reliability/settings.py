@@ -62,7 +62,6 @@ class LeaseSettings:
     ttl_s: float = 10.0  # until the capacity of a dead replica returns
     early_end: float = 0.02  # difference of clock speeds that is survived; quartz: 0.0001
     renew_at: float = 0.85  # of ttl_s; of the asks from then on, 0.3 s apart, two may be lost
-    presence_s: float = 150.0  # an idle replica is counted: it asks every third of it
     ask_gap_s: float = 0.1  # a burst needs more slots now
     contended_gap_s: float = 1.0  # others hold them: asking more often brings nothing
     headroom: float = 0.25  # of the peak, so that growing traffic meets leased slots
@@ -80,7 +79,6 @@ class LeaseSettings:
             0 < self.renew_at <= 1 - 2 * self.early_end,
             "lease.renew_at is well before the early end",
         )
-        _require(self.presence_s > 0, "lease.presence_s is above 0")
         _require(self.headroom >= 0, "lease.headroom is at least 0")
         _require(0 <= self.reserve <= 1, "lease.reserve is in [0, 1]")
         _require(0 <= self.keep <= 1, "lease.keep is in [0, 1]")

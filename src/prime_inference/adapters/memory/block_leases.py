@@ -171,7 +171,8 @@ class BlockPool:
     @staticmethod
     def _too_much_batch(batch: int, alike: list[_Block], room: int) -> int:
         """What of a share for batch is in use by others, whose it was before."""
-        return max(0, batch + sum(block.batch_held for block in alike) - batch_part(room))
+        held = sum(block.batch_held for block in alike)
+        return min(batch, max(0, batch + held - batch_part(room)))
 
     def _more_in(
         self, ask: BlockAsk, granted: int, others: list[_Block], now: float, learning: bool

@@ -40,7 +40,12 @@ def push(data: object) -> Push:
     return Beat(message) if type(message) is int else record(message)
 
 
-def block_grant(answer: object) -> BlockGrant:
+def block_grants(answer: object, asks: int) -> Sequence[BlockGrant]:
+    """One a pool, in the order of the asks."""
+    return [_block_grant(fields) for fields in _list(answer, asks)]
+
+
+def _block_grant(answer: object) -> BlockGrant:
     epoch, granted, batch, holders, learning, recall, owed, safe, capacity, more_in_us = map(
         _number, _list(answer, 10)
     )

@@ -102,16 +102,18 @@ class RedisCoordination:
             self._learning_us, BATCH_FRACTION, NEWCOMERS_FRACTION, int(KEEP_S * 1e3),
             SAFE_FLOOR, _us(PROMPT_S), _us(RETURN_S),
         )  # fmt: skip
+        commands = list(_batched(asks, BLOCKS_PER_COMMAND))
         calls = [
             (
                 [self._block_key(ask.pool) for ask in some],
                 [*rules, *chain.from_iterable(_ask(ask) for ask in some)],
             )
-            for some in _batched(asks, BLOCKS_PER_COMMAND)
+            for some in commands
         ]
         async with self._call():
             found = await self._scripts.run_many(self._blocks, calls)
-            return [answers.block_grant(fields) for fields in chain.from_iterable(found)]
+            granted = map(answers.block_grants, found, map(len, commands))
+            return list(chain.from_iterable(granted))
 
     async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
         calls = [

@@ -28,8 +28,11 @@ log = logging.getLogger(__name__)
 InFlight = Callable[[Found], Awaitable[int | None]]
 """Requests that an instance works on; None where it does not say."""
 
-Publish = Callable[[list[ReadyDeployment]], Awaitable[None]]
-"""Raises DatacenterUnreachable where not every gateway could be told; it is called again."""
+Publish = Callable[[list[ReadyDeployment], list[str]], Awaitable[None]]
+"""Of what is ready, and the ids of what is down (`fleet.ready`). Raises DatacenterUnreachable
+where not every gateway could be told; it is called again."""
+
+TROUBLED = ("crash-looping", "failing")
 
 STEP_SECONDS = 1.0  # a look at a datacenter is one request
 NOTICE_SECONDS = 2.0  # from a new list until every gateway follows it, with room for a slow one
@@ -65,7 +68,8 @@ class Controller:
         self._known: dict[str, Sequence[Found]] = dict.fromkeys(self._datacenters, ())
         self._silent: set[str] = set()
         self._before = list(before)  # of datacenters that have not answered yet
-        self._listed: list[ReadyDeployment] | None = None
+        self._listed: tuple[list[ReadyDeployment], list[str]] | None = None
+        self._states: dict[str, str] = {}  # of instances, as they were last
         self._plans: dict[str, PlannedDeployment] = {}  # by content: old instances too
 
     def want(self, fleet: Sequence[PlannedDeployment]) -> None:
@@ -91,6 +95,7 @@ class Controller:
     async def step(self) -> Decision:
         """One look and what follows from it."""
         await asyncio.gather(*(self._look(one) for one in self._datacenters.values()))
+        self._note_troubles()
         await self._scale()
         kept = {one.content for one in self.found} | {one[1] for one in self._wanted.values()}
         self._plans = {name: plan for name, plan in self._plans.items() if name in kept}
@@ -131,14 +136,25 @@ class Controller:
             self._silent.discard(datacenter.id)
             self._before = [one for one in self._before if one.datacenter != datacenter.id]
 
+    def _note_troubles(self) -> None:
+        found = self.found
+        for one in found:
+            if one.state in TROUBLED and self._states.get(one.name) != one.state:
+                why = f": {one.why}" if one.why else ""
+                log.error("%s in %s is %s%s", one.name, one.datacenter, one.state, why)
+        self._states = {one.name: one.state for one in found}
+
     async def _tell(self, listed: Sequence[Found]) -> bool:
         """Publish the list; whether it changed."""
         ready = [one for one in map(self._ready, listed) if one is not None] + self._before
-        if ready == self._listed:
+        down = sorted(one.name for one in self.found if one.down)
+        if (ready, down) == self._listed:
             return False
-        await self._publish(ready)
-        self._listed = ready
+        await self._publish(ready, down)
+        self._listed = ready, down
         log.info("gateways have %s", ", ".join(one.id for one in ready) or "nothing")
+        if down:
+            log.warning("gateways know to be down: %s", ", ".join(down))
         return True
 
     def _ready(self, found: Found) -> ReadyDeployment | None:

@@ -41,6 +41,7 @@ class KubernetesDatacenter:
         self._client = client
         self._controller = controller
         self._graphs: dict[str, Object] = {}
+        self._served: set[str] = set()  # graphs that have been ready
         self._following: asyncio.Task[None] | None = None
         self._known = False
 
@@ -58,6 +59,7 @@ class KubernetesDatacenter:
     async def instances(self) -> Sequence[Found]:
         if not self._known:
             raise DatacenterUnreachable("nothing has been listed yet")
+        self._served &= self._graphs.keys()
         return [self._found(graph) for graph in self._graphs.values()]
 
     async def start(self, start: Start) -> None:
@@ -125,15 +127,28 @@ class KubernetesDatacenter:
         metadata = graph["metadata"]
         name, labels = metadata["name"], metadata.get("labels", {})
         planned_url = frontend_url(name, self._client.namespace)
+        state = state_of(graph)
+        if state == "ready":
+            self._served.add(name)
+        elif state == "starting" and name in self._served:
+            state = "failing"  # one pod that is started again is enough for that
         return Found(
             name=name,
             deployment=labels.get(DEPLOYMENT, ""),
             content=labels.get(CONTENT, ""),
             datacenter=self.id,
             model=metadata.get("annotations", {}).get(MODEL, ""),
-            state=state_of(graph),
+            state=state,
             base_url=planned_url,
+            why=_why(graph),
         )
+
+
+def _why(graph: Object) -> str:
+    """What the operator says about a graph that is not ready."""
+    conditions = graph.get("status", {}).get("conditions", [])
+    said = [one for one in conditions if one["type"] == "Ready" and one["status"] != "True"]
+    return " ".join(one.get("message", "") for one in said)
 
 
 def state_of(graph: Object) -> InstanceState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -33,16 +33,16 @@ class GatewayLists:
         except (OSError, msgspec.DecodeError):
             return []
 
-    async def publish(self, ready: Iterable[ReadyDeployment]) -> None:
+    async def publish(self, ready: Iterable[ReadyDeployment], down: Collection[str]) -> None:
         """Tell all of them. Raises DatacenterUnreachable once those that can be told are."""
         ready = list(ready)
-        write_ready(self._everything, ready)
-        write_ready(self.file, self._for_this_machine(ready))
+        write_ready(self._everything, ready, down)
+        write_ready(self.file, self._for_this_machine(ready), down)
         failed = []
         for name, client in self._clusters.items():
             mine = reachable_from(name, ready, self._fleet.datacenters)
             try:
-                await client.put(gateway_list(self._fleet.name, client.namespace, mine))
+                await client.put(gateway_list(self._fleet.name, client.namespace, mine, down))
             except (DatacenterUnreachable, Invalid) as error:
                 failed.append(f"{name}: {error}")
         if failed:

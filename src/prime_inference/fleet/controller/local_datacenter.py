@@ -7,10 +7,12 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.controller.reconcile import Found, InstanceState, Start
 from prime_inference.fleet.fleet import DatacenterEntry, Fleet, GatewayEntry, PlannedDeployment
 from prime_inference.fleet.launcher.control import listening
@@ -21,6 +23,7 @@ from prime_inference.fleet.ready import replace_file
 log = logging.getLogger(__name__)
 
 STATES: dict[str, InstanceState] = {
+    "crash-looping": "crash-looping",
     "ready": "ready",
     "degraded": "ready",
     "failing": "failing",
@@ -98,10 +101,17 @@ class LocalDatacenter:
                 model=one.planned.spec.model.id,
                 state=STATES.get(states[name]["state"], "starting"),
                 base_url=states[name]["base_url"],
+                why=_why(states[name]),
+                down=states[name]["down"],
             )
             for name, one in self._instances.items()
             if name in states
         ]
+
+    async def cache_reports(self) -> dict[str, CacheReport]:
+        """What the caches of each instance did; all processes are asked now."""
+        assert self._supervisor is not None, "not open"
+        return await self._supervisor.cache_reports()
 
     async def start(self, start: Start) -> None:
         assert self._supervisor is not None, "not open"
@@ -122,3 +132,13 @@ class LocalDatacenter:
 
     def _save(self) -> None:
         replace_file(self._file, msgspec.json.encode(self._instances))
+
+
+def _why(status: dict[str, Any]) -> str:
+    """The processes that do not run, and how they ended."""
+    ended = []
+    for one in status["processes"]:
+        if one["state"] in ("waiting", "crash-looping") and one["last_exit"] is not None:
+            words = "".join(f": {line}" for line in one["last_exit"]["log"][-1:])
+            ended.append(f"{one['name']} ({one['last_exit']['cause']}{words})")
+    return ", ".join(ended)

@@ -18,12 +18,16 @@ import msgspec
 
 from prime_inference.fleet.fleet import PlannedDeployment
 
-InstanceState = Literal["starting", "ready", "failing", "draining"]
+InstanceState = Literal["starting", "crash-looping", "ready", "failing", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An instance as a datacenter reports it."""
+    """An instance as a datacenter reports it.
+
+    `why` it is not ready, where that is known; `down`: it was ready, and its datacenter is sure
+    that requests wait there in vain.
+    """
 
     name: str
     deployment: str  # the wanted deployment it is of
@@ -32,6 +36,8 @@ class Found:
     model: str
     state: InstanceState
     base_url: str = ""
+    why: str = ""
+    down: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,9 @@ def _one(
         decision.listed.append(current)
         decision.drains += old
         return
-    # of several that are out of date one goes on serving; the others only take up room
-    keep = next((one for one in old if one.state == "ready"), None)
+    # of several that are out of date one goes on serving, or may serve again before the current
+    # one does; the others only take up room
+    keep = next((one for state in ("ready", "failing") for one in old if one.state == state), None)
     surplus = [one for one in old if one is not keep]
     serving[planned.spec.model.id] -= sum(one.state == "ready" for one in surplus)
     decision.drains += surplus
@@ -128,8 +135,11 @@ def _one(
         if room.get(planned.datacenter, 0) > 0:
             room[planned.datacenter] -= 1
             decision.starts.append(Start(instance_name(planned, content), content, planned))
+        elif keep.state != "ready":
+            decision.drains.append(keep)
         elif no_room_ever and serving[planned.spec.model.id] > 1:
             serving[planned.spec.model.id] -= 1
             decision.drains.append(keep)  # another deployment of the model serves meanwhile
             return
-    decision.listed.append(keep)
+    if keep.state == "ready":
+        decision.listed.append(keep)

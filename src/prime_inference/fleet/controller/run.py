@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from prime_inference.domain.caches import CacheReport
+from prime_inference.fleet.caches import answer_asks, reports_file
 from prime_inference.fleet.controller.controller import NOTICE_SECONDS, STEP_SECONDS, Controller
 from prime_inference.fleet.controller.datacenter import Datacenter
 from prime_inference.fleet.controller.kubernetes_client import KubernetesClient
@@ -66,6 +68,7 @@ async def control(
             if entry.kubernetes is None
         }
         datacenters: list[Datacenter] = []
+        here: list[LocalDatacenter] = []
         for name, client in clusters.items():
             remote = KubernetesDatacenter(name, client, controller=fleet.name)
             await remote.open()
@@ -76,6 +79,7 @@ async def control(
             await local.open()
             stack.push_async_callback(local.close, stop=False)
             datacenters.append(local)
+            here.append(local)
         load = FrontendLoad()
         stack.push_async_callback(load.close)
         lists = GatewayLists(fleet, folder, clusters)
@@ -91,13 +95,25 @@ async def control(
         controller.want(fleet.deployments)
         places = {name: place.folder for name, place in folders.items()}
         announce(Controlled(fleet.name, lists.file, places))
-        await _until(stop, controller, file, fleet)
+        background = Background(asyncio.get_running_loop().time)
+        asked = background.start(
+            "caches", lambda: answer_asks(reports_file(lists.file), lambda: _cache_reports(here))
+        )
+        stack.callback(asked.cancel)
+        await _until(stop, background, controller, file, fleet)
 
 
-async def _until(stop: asyncio.Event, controller: Controller, file: Path, fleet: Fleet) -> None:
+async def _cache_reports(here: list[LocalDatacenter]) -> dict[str, CacheReport]:
+    """Of the datacenters on this machine; in a cluster Prometheus asks the workers itself."""
+    found = await asyncio.gather(*(one.cache_reports() for one in here))
+    return {name: report for reports in found for name, report in reports.items()}
+
+
+async def _until(
+    stop: asyncio.Event, background: Background, controller: Controller, file: Path, fleet: Fleet
+) -> None:
     """Step until told to stop, in the middle of a step too: the next controller goes on."""
     waiting = asyncio.create_task(stop.wait())
-    background = Background(asyncio.get_running_loop().time)
     running = background.start("controller", lambda: _follow(controller, file, fleet))
     done, _ = await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
     for task in (waiting, running):

@@ -12,7 +12,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from prime_inference.fleet.errors import FleetError, FleetNotRunning, FleetRefused
+from prime_inference.fleet.errors import (
+    CrashLooping,
+    FleetError,
+    FleetNotRunning,
+    FleetRefused,
+)
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.launcher.supervisor import Supervisor
 
@@ -35,6 +40,7 @@ class Reply(Struct, frozen=True):
 
     refused: str = ""
     status: dict[str, Any] = {}
+    crash_looping: tuple[str, str, int, str, tuple[str, ...]] | None = None  # the error's fields
 
 
 async def carry_out(supervisor: Supervisor, command: Command) -> Reply:
@@ -55,6 +61,8 @@ async def carry_out(supervisor: Supervisor, command: Command) -> Reply:
                 return Reply(status=await supervisor.caches())
             case "status":
                 pass
+    except CrashLooping as error:
+        return Reply(crash_looping=error.fields)
     except FleetError as error:
         return Reply(refused=str(error))
     return Reply(status=await supervisor.status())
@@ -102,7 +110,7 @@ def _short(socket: Path) -> Iterator[str]:
 
 
 async def ask(folder: StateFolder, command: Command) -> dict[str, Any]:
-    """The fleet's status after the command. Raises FleetNotRunning, FleetRefused."""
+    """The fleet's status after the command. Raises FleetNotRunning, FleetRefused, CrashLooping."""
     try:
         with _short(folder.socket) as path:
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
@@ -116,6 +124,8 @@ async def ask(folder: StateFolder, command: Command) -> dict[str, Any]:
     if not line:
         raise FleetNotRunning("The supervisor ended before it answered.")
     reply = msgspec.json.decode(line, type=Reply)
+    if reply.crash_looping is not None:
+        raise CrashLooping(*reply.crash_looping)
     if reply.refused:
         raise FleetRefused(reply.refused)
     return reply.status

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import cache_report
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import PlannedDeployment
+from prime_inference.fleet.launcher.exits import require_hope
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
 from prime_inference.fleet.launcher.lifecycle import SERVING, Lifecycle, Readiness
 from prime_inference.fleet.launcher.ports import Ports
@@ -106,12 +108,16 @@ class RunningDeployment:
         if self.record.running:
             seen = await self._prober.readiness(self.record.port, self.planned.spec.model.id)
         self.seen = seen
+        alive = [keeper for keeper in self._keepers.values() if keeper.alive]
+        if seen is not None:
+            self._note_serving(seen, alive)
         before = self._lifecycle.state
         after = self._lifecycle.observe(
             running=self.record.running,
-            alive=sum(keeper.alive for keeper in self._keepers.values()),
+            alive=len(alive),
             replicas=self.record.replicas,
             seen=seen,
+            crash_looping=any(one.state == "crash-looping" for one in self._keepers.values()),
         )
         if after != before:
             log.info("deployment %s is %s", self.planned.id, after)
@@ -180,10 +186,17 @@ class RunningDeployment:
         if name is not None and name not in self._keepers:
             known = ", ".join(self._keepers)
             raise FleetRefused(f"{self.planned.id} has no process {name!r}: it has {known}.")
-        names = [name] if name else [one for one in self._keepers if one != "frontend"]
-        for one in names:
-            await self._keepers[one].restart()
+        looping = [one for one in self._keepers if self._keepers[one].state == "crash-looping"]
+        workers = [one for one in self._keepers if one != "frontend"]
+        names = [name] if name else [*looping, *(one for one in workers if one not in looping)]
+        idle = [one for one in names if one in looping]
+        await asyncio.gather(*(self._keepers[one].restart() for one in idle))
+        if idle:  # they served nobody, and nothing is whole without them
             await self._until_ready(ready_seconds)
+        for one in names:
+            if one not in idle:
+                await self._keepers[one].restart()
+                await self._until_ready(ready_seconds)
 
     def leave(self) -> None:
         """Stop watching; the processes go on."""
@@ -191,6 +204,14 @@ class RunningDeployment:
             keeper.leave()
 
     # -- inside
+
+    def _note_serving(self, seen: Readiness, alive: Sequence[Keeper]) -> None:
+        """Tell those that serve. Of a pool it is known when all that run are counted."""
+        running = Counter(keeper.record.process.role for keeper in alive)
+        for keeper in alive:
+            role = keeper.record.process.role
+            if seen.workers.get(role, 0) >= running[role] or (role == "frontend" and seen.workers):
+                keeper.note_serving()
 
     async def _until_idle(self) -> None:
         """Return when no request is in flight, or none can be counted."""
@@ -206,6 +227,8 @@ class RunningDeployment:
             await self.look()
             if self._lifecycle.state == "ready":
                 return
+            for keeper in self._keepers.values():
+                require_hope(self.planned.id, keeper.status())
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         raise FleetRefused(f"{self.planned.id} was not whole again within {seconds:.0f} s.")
 
@@ -233,8 +256,16 @@ class RunningDeployment:
                 )
 
     def _keep(self, record: ProcessRecord) -> None:
-        keeper = Keeper(record, self._start, self._save, self._responds, deployment=self.planned.id)
-        self._keepers[record.process.name] = keeper
+        name = record.process.name
+        keeper = Keeper(
+            record,
+            self._start,
+            self._save,
+            self._responds,
+            self._folder.log_file(self.planned.id, name),
+            deployment=self.planned.id,
+        )
+        self._keepers[name] = keeper
         keeper.run()
 
     def _start(self, record: ProcessRecord) -> int:

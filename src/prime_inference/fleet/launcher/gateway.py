@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from prime_inference.fleet.fleet import GatewayEntry
+import msgspec
+
+from prime_inference.fleet.fleet import LAUNCHERS_OWN, GatewayEntry
 from prime_inference.fleet.launcher.keeper import Keeper
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
@@ -13,7 +15,7 @@ from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.state import ProcessRecord, StateFolder
 from prime_inference.fleet.local import Process
 
-NAME = "gateway"
+NAME = LAUNCHERS_OWN
 
 
 def gateway_process(entry: GatewayEntry, folder: StateFolder, ports: Ports) -> Process:
@@ -38,11 +40,13 @@ def gateway_process(entry: GatewayEntry, folder: StateFolder, ports: Ports) -> P
 def gateway_keeper(record: ProcessRecord, folder: StateFolder, prober: Prober) -> Keeper:
     """Keeps the gateway alive; it runs in this interpreter's environment."""
 
+    log = folder.log_file(NAME, NAME)
+
     def start_gateway(record: ProcessRecord) -> int:
         return start(
             [sys.executable, *record.process.argv],
             record.process.environment,
-            folder.log_file(NAME, NAME),
+            log,
             fleet=str(folder.folder),
             name=f"{NAME}/{NAME}",
         )
@@ -50,7 +54,19 @@ def gateway_keeper(record: ProcessRecord, folder: StateFolder, prober: Prober) -
     async def responds(record: ProcessRecord) -> bool:
         return await prober.responds(record.process.port, "/live")
 
-    return Keeper(record, start_gateway, lambda: None, responds)
+    return Keeper(record, start_gateway, lambda: None, responds, log)
+
+
+def pid(folder: StateFolder) -> int | None:
+    """Of the gateway that has this fleet's ports; None where none has them.
+
+    Whoever answers on a port of it may be a gateway of another fleet.
+    """
+    try:
+        document = msgspec.json.decode((folder.folder / NAME / "endpoint.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return document.get("pid") if isinstance(document, dict) else None
 
 
 def base_url(process: Process) -> str:

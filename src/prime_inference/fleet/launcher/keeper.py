@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
 
 from prime_inference.domain.backoff import Backoff
+from prime_inference.fleet.launcher.exits import Exit, cause_of, last_words
 from prime_inference.fleet.launcher.processes import Identity, end_group, ended, identity_of, reap
 from prime_inference.fleet.launcher.state import ProcessRecord
 from prime_inference.reliability.background import Background
 
 log = logging.getLogger(__name__)
 
-ProcessState = Literal["running", "waiting", "stopping", "stopped"]
+ProcessState = Literal["running", "waiting", "crash-looping", "stopping", "stopped"]
+
+CRASH_LOOP = 3  # runs in a row that ended soon: twice may be chance, or a port not yet free
 
 PROBE_EVERY_SECONDS = 2.0
 PROBES_MISSED = 5  # with their 2 s each: frozen for 20 s, longer than a worker's warm-up blocks it
@@ -26,7 +32,9 @@ class Keeper:
 
     `start` starts it and gives its id; `started` is called after each start, with the record
     changed. `responds` is asked while it runs; a process that answered once and then misses
-    `PROBES_MISSED` questions is killed, since a frozen one helps nobody.
+    `PROBES_MISSED` questions is killed, since a frozen one helps nobody. `log` is where it
+    writes. Whoever sees it serve says so with `note_serving`: only a run that served can end
+    what `Backoff` and CRASH_LOOP count, since a large model may take minutes to fail.
     """
 
     def __init__(
@@ -35,6 +43,7 @@ class Keeper:
         start: Callable[[ProcessRecord], int],
         started: Callable[[], None],
         responds: Callable[[ProcessRecord], Awaitable[bool]],
+        log: Path,
         *,
         deployment: str = "",
         probe_seconds: float = PROBE_EVERY_SECONDS,
@@ -46,9 +55,40 @@ class Keeper:
         self._started = started
         self._responds = responds
         self._probe_seconds = probe_seconds
+        self._log = log
+        self._log_begin = 0  # of this run, in bytes
         self._task: asyncio.Task[None] | None = None
-        self.state: ProcessState = "waiting"
+        self._phase: ProcessState = "waiting"
+        self._serves = False  # in this run
+        self._forget()
+
+    def _forget(self) -> None:
+        self._backoff = Backoff()
+        self.served = False  # ever, as the others: since it was started or restarted by hand
         self.restarts = 0
+        self.last_exit: Exit | None = None
+
+    @property
+    def state(self) -> ProcessState:
+        """Crash-looping until it serves, whether it waits or has just been started again."""
+        ends_again = self._backoff.short_runs >= CRASH_LOOP and not self._serves
+        return "crash-looping" if ends_again and self._task is not None else self._phase
+
+    def status(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "name": self.record.process.name,
+            "state": self.state,
+            "pid": self.record.pid,
+            "port": self.record.process.port,
+            "served": self.served,
+            "restarts": self.restarts,
+            "last_exit": msgspec.to_builtins(self.last_exit),
+        }
+
+    def note_serving(self) -> None:
+        """It does now what it is for."""
+        self._serves = self.served = True
 
     @property
     def alive(self) -> bool:
@@ -69,53 +109,70 @@ class Keeper:
     async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """End the process and what it started."""
         self.leave()
-        self.state = "stopping"
+        self._phase = "stopping"
         await self._end(grace_seconds)
-        self.state = "stopped"
+        self._phase = "stopped"
 
     async def restart(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """End the process and start it again at once."""
+        """End the process and start it again at once; what was counted is forgotten."""
         await self.stop(grace_seconds)
+        self._forget()
         self.run()
 
-    async def _end(self, grace_seconds: float) -> None:
+    async def _end(self, grace_seconds: float) -> int | None:
+        """Its exit status, where that is known."""
         identity = self.record.identity
+        status = None
         if identity is not None:
             await end_group(identity, grace_seconds)
-            reap(identity.pid)
+            status = reap(identity.pid)
         self.record.pid = 0
+        return status
 
     async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
-        backoff = Backoff()
         while True:
-            began = loop.time()
-            try:
-                identity = self._running()
-            except OSError as error:  # no memory for a process, or no such interpreter
-                log.error("%s cannot be started: %s", self._name, error)
-            else:
-                self.state = "running"
-                await self._until_ended(identity)
-                log.warning("%s ended", self._name)
-                await self._end(0.0)  # what it started may live on
-            self.state = "waiting"
-            await asyncio.sleep(backoff.pause(loop.time() - began))
+            self.last_exit = ended_so = await self._one_run()
+            pause = self._backoff.pause(ended_so.ran_seconds if self._serves else 0.0)
+            self._phase, self._serves = "waiting", False
+            self._tell(ended_so, pause)
+            await asyncio.sleep(pause)
             self.restarts += 1
+
+    async def _one_run(self) -> Exit:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            identity = self._running()
+        except OSError as error:  # no memory for a process, or no such interpreter
+            return Exit(f"cannot be started: {error.strerror or error}", None, 0.0, ())
+        self._phase = "running"
+        frozen = await self._until_ended(identity)
+        ran = loop.time() - began
+        status = await self._end(0.0)  # what it started may live on
+        cause = "killed, since it answered no more" if frozen else cause_of(status)
+        return Exit(cause, status, ran, last_words(self._log, self._log_begin))
+
+    def _tell(self, ended_so: Exit, pause: float) -> None:
+        words = f": {ended_so.log[-1]}" if ended_so.log else ""
+        times = self._backoff.short_runs
+        log.warning("%s ended (%s); again in %.1f s%s", self._name, ended_so.cause, pause, words)
+        if times == CRASH_LOOP:
+            log.error("%s is crash-looping: it ended %d times in a row", self._name, times)
 
     def _running(self) -> Identity:
         """The process: one that was found running, or a new one. Raises OSError."""
         identity = self.record.identity
         if identity is not None and identity.alive:
             return identity
+        self._log_begin = self._log.stat().st_size if self._log.exists() else 0
         pid = self._start(self.record)
         identity = identity_of(pid) or Identity(pid, 0)  # 0: it has ended already
         self.record.pid, self.record.started = identity.pid, identity.started
         self._started()
         return identity
 
-    async def _until_ended(self, identity: Identity) -> None:
-        """Return when it ended, or was killed because it is frozen."""
+    async def _until_ended(self, identity: Identity) -> bool:
+        """Return when it ended, or is to be killed because it is frozen: whether it is."""
         end = asyncio.ensure_future(ended(identity))
         answered, missed = False, 0
         try:
@@ -126,6 +183,7 @@ class Keeper:
                     missed += 1
                 if missed >= PROBES_MISSED:
                     log.error("%s answers no more; killing it", self._name)
-                    return
+                    return True
+            return False
         finally:
             end.cancel()

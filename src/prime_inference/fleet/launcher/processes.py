@@ -66,10 +66,16 @@ def start(
         return os.posix_spawnp(argv[0], argv, told, file_actions=actions, setsid=True)
 
 
-def reap(pid: int) -> None:
-    """Take the exit status of a child that has ended, so that it does not stay a zombie."""
-    with contextlib.suppress(ChildProcessError):  # the child of another supervisor
-        os.waitpid(pid, os.WNOHANG)
+def reap(pid: int) -> int | None:
+    """The exit status of a child that has ended, which stays no zombie; negative: the signal.
+
+    None for one that runs, and for the child of another supervisor.
+    """
+    try:
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if ended_pid else None
 
 
 def find(fleet: str) -> dict[str, list[Identity]]:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prime_inference.fleet.errors import FleetNotRunning, FleetRefused
+from prime_inference.fleet.errors import CrashLooping, FleetNotRunning, FleetRefused
 from prime_inference.fleet.fleet import Fleet, read_fleet
+from prime_inference.fleet.launcher import gateway
 from prime_inference.fleet.launcher.control import Command, ask, listening
+from prime_inference.fleet.launcher.exits import last_lines, require_hope
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.launcher.supervisor import Supervisor, end_without_supervisor
 
@@ -24,11 +26,17 @@ Status = dict[str, Any]
 
 
 async def supervise(
-    file: Path, folder: StateFolder, *, python: str, announce: Callable[[Status], None]
+    file: Path,
+    folder: StateFolder,
+    *,
+    python: str,
+    announce: Callable[[Status], None],
+    stuck: Callable[[CrashLooping], None],
 ) -> None:
     """Run a fleet until SIGINT or SIGTERM, which end it, or until `down` was asked for.
 
-    `announce` is called once when everything is ready. Raises FleetError, OSError.
+    `announce` is called once when everything is ready; `stuck`, once and before that, when a
+    process keeps it from getting so. Raises FleetError, OSError.
     """
     supervisor = Supervisor(read_fleet(file), file, folder, python=python)
     stop = asyncio.Event()
@@ -36,7 +44,7 @@ async def supervise(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     await supervisor.start()
-    announcing = loop.create_task(_announce_when_ready(supervisor, announce))
+    announcing = loop.create_task(_announce_when_ready(supervisor, announce, stuck))
     waits = [loop.create_task(stop.wait()), loop.create_task(supervisor.finished.wait())]
     try:
         async with listening(supervisor, folder):
@@ -49,22 +57,49 @@ async def supervise(
 
 def is_ready(status: Status) -> bool:
     """Whether every deployment that is wanted is whole, and the gateway answers."""
-    gateway = status["gateway"]
-    up = gateway is None or gateway["ready"]
+    front = status["gateway"]
+    up = front is None or front["ready"]
     return up and all(one["state"] == "ready" or not one["wanted"] for one in status["deployments"])
 
 
-async def until_ready(folder: StateFolder, seconds: float) -> Status:
-    """The status of a running fleet once it is whole. Raises FleetRefused, FleetNotRunning."""
+def require_all_hope(status: Status) -> None:
+    """Raises CrashLooping if a process keeps the fleet from ever being whole."""
+    if status["gateway"] is not None:
+        require_hope(gateway.NAME, status["gateway"])
+    for deployment in status["deployments"]:
+        for process in deployment["processes"]:
+            require_hope(deployment["id"], process)
+
+
+async def until_ready(
+    folder: StateFolder,
+    seconds: float,
+    *,
+    progress: Callable[[Status], None] = lambda status: None,
+    supervised: Callable[[], bool] = lambda: True,
+) -> Status:
+    """The status of a running fleet once it is whole.
+
+    `progress` is told of each look before. `supervised`: False once whoever was to supervise it
+    has ended. Raises CrashLooping, FleetRefused, FleetNotRunning.
+    """
     until = time.monotonic() + seconds
+    states: dict[str, str] = {}
     while True:
+        expected = supervised()
         try:
             status = await ask(folder, Command("status"))
+        except FleetNotRunning:
+            if not expected:
+                log = folder.logs / "supervisor.log"
+                words = "\n  ".join(last_lines(log, 5)) if log.exists() else ""
+                raise FleetNotRunning(f"The supervisor ended: see {log}.\n  {words}") from None
+        else:
             if is_ready(status):
                 return status
+            progress(status)
+            require_all_hope(status)
             states = {one["id"]: one["state"] for one in status["deployments"]}
-        except FleetNotRunning:
-            states = {}
         if time.monotonic() > until:
             raise FleetRefused(f"The fleet is not whole after {seconds:.0f} s: {states}.")
         await asyncio.sleep(LOOK_SECONDS)
@@ -111,10 +146,18 @@ def fleet_folder(state_dir: Path, fleet: Fleet) -> StateFolder:
     return StateFolder(state_dir / "fleets" / fleet.name)
 
 
-async def _announce_when_ready(supervisor: Supervisor, announce: Callable[[Status], None]) -> None:
-    while True:
-        status = await supervisor.status()
-        if is_ready(status):
-            announce(status)
-            return
+async def _announce_when_ready(
+    supervisor: Supervisor,
+    announce: Callable[[Status], None],
+    stuck: Callable[[CrashLooping], None],
+) -> None:
+    told = False
+    while not is_ready(status := await supervisor.status()):
+        try:
+            require_all_hope(status)
+        except CrashLooping as error:  # it goes on: whatever else there is may serve
+            if not told:
+                stuck(error)
+            told = True
         await asyncio.sleep(LOOK_SECONDS)
+    announce(status)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from prime_inference.domain.caches import CacheReport
-from prime_inference.fleet.caches import CacheReports, write_reports
+from prime_inference.fleet.caches import answer_asks, asks_file
 from prime_inference.fleet.errors import FleetRefused, FleetRunning
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes
@@ -35,7 +33,6 @@ from prime_inference.reliability.background import Background
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25  # a probe costs a millisecond; a frozen frontend leaves the list within 3 s
-CACHES_SECONDS = 5.0  # every process is asked; a dashboard looks three times a minute
 READY_SECONDS = 300.0  # of a replaced worker: a large model from a slow disk
 
 
@@ -88,7 +85,9 @@ class Supervisor:
         background = Background(asyncio.get_running_loop().time)
         self._loops = [
             background.start("supervisor", self._look),
-            background.start("caches", self._tell_caches),
+            background.start(
+                "caches", lambda: answer_asks(self._folder.caches_file, self.cache_reports)
+            ),
         ]
 
     async def close(self, *, stop: bool) -> None:
@@ -120,7 +119,7 @@ class Supervisor:
 
     async def caches(self) -> dict[str, Any]:
         """`status`, with what every deployment's caches did."""
-        reports = await self._cache_reports()
+        reports = await self.cache_reports()
         status = await self.status()
         for entry in status["deployments"]:
             report = reports.get(entry["id"], CacheReport())
@@ -152,6 +151,10 @@ class Supervisor:
         self._save()
 
     async def restart(self, deployment: str, process: str | None) -> None:
+        """Raises FleetRefused, CrashLooping."""
+        if deployment == gateway.NAME and self._gateway is not None:
+            await self._gateway.restart()
+            return
         await self._find(deployment).restart(process, READY_SECONDS)
 
     async def down(self) -> None:
@@ -210,20 +213,17 @@ class Supervisor:
             self.looked.set()
             self._write_list()
             if self._gateway is not None:
-                port = self._gateway.record.process.port
-                self._gateway_ready = await self._prober.succeeds(port, "/ready")
+                await self._look_at_gateway(self._gateway)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _tell_caches(self) -> None:
-        while True:
-            await asyncio.sleep(CACHES_SECONDS)
-            found = CacheReports(time.time(), await self._cache_reports())
-            try:
-                write_reports(self._folder.caches_file, found)
-            except OSError as error:  # a full disk must not end what keeps the fleet
-                log.warning("cache reports cannot be written: %s", error.strerror)
+    async def _look_at_gateway(self, keeper: Keeper) -> None:
+        ready = await self._prober.succeeds(keeper.record.process.port, "/ready")
+        self._gateway_ready = ready and gateway.pid(self._folder) == keeper.record.pid
+        if self._gateway_ready:
+            keeper.note_serving()
 
-    async def _cache_reports(self) -> dict[str, CacheReport]:
+    async def cache_reports(self) -> dict[str, CacheReport]:
+        """What every deployment's caches did, by its id; all its processes are asked now."""
         ones = dict(self._deployments)
         reports = await asyncio.gather(*(one.caches() for one in ones.values()))
         return dict(zip(ones, reports, strict=True))
@@ -249,6 +249,7 @@ class Supervisor:
         self._save()
         self._folder.ready_file.unlink(missing_ok=True)
         self._folder.caches_file.unlink(missing_ok=True)
+        asks_file(self._folder.caches_file).unlink(missing_ok=True)
 
     def _find(self, deployment: str) -> RunningDeployment:
         one = self._deployments.get(deployment)
@@ -261,14 +262,11 @@ class Supervisor:
         if self._gateway is None:
             return None
         process = self._gateway.record.process
-        return {
-            "state": self._gateway.state,
+        return self._gateway.status() | {
             "ready": self._gateway_ready,
-            "pid": self._gateway.record.pid,
             "base_url": gateway.base_url(process),
             "control_url": f"http://127.0.0.1:{process.port}",
             "api_key": gateway.api_key(self._folder),
-            "restarts": self._gateway.restarts,
         }
 
     @staticmethod
@@ -279,19 +277,11 @@ class Supervisor:
             "datacenter": one.planned.datacenter,
             "wanted": one.record.running,
             "state": one.state,
+            "down": one.down,
             "base_url": one.base_url,
             "replicas": one.record.replicas,
             "workers": one.seen.workers if one.seen else {},
-            "processes": [
-                {
-                    "name": keeper.record.process.name,
-                    "state": keeper.state,
-                    "pid": keeper.record.pid,
-                    "port": keeper.record.process.port,
-                    "restarts": keeper.restarts,
-                }
-                for keeper in one.keepers
-            ],
+            "processes": [keeper.status() for keeper in one.keepers],
         }
 
 
@@ -318,9 +308,9 @@ async def end_without_supervisor(folder: StateFolder) -> int:
                 if record.identity is not None and record.identity.alive:
                     identities.add(record.identity)
         await asyncio.gather(*(end_group(one, GRACE_SECONDS) for one in identities))
-        for file in (folder.state_file, folder.ready_file, folder.caches_file, folder.socket):
-            with contextlib.suppress(FileNotFoundError):
-                file.unlink()
+        caches = (folder.caches_file, asks_file(folder.caches_file))
+        for file in (folder.state_file, folder.ready_file, *caches, folder.socket):
+            file.unlink(missing_ok=True)
         return len(identities)
     finally:
         os.close(lock)

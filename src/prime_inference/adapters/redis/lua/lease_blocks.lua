@@ -20,18 +20,28 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 local function text(number) return string.format('%.0f', number) end
 
+-- nil for what none of these scripts wrote; NaN fails every comparison
+local function whole(value)
+  local number = tonumber(value)
+  local ours = number and number >= 0 and number <= 2 ^ 53 and number == math.floor(number)
+  return ours and number or nil
+end
+
 local function decode(value)
-  local ok, block = pcall(cjson.decode, value)
-  if not ok or type(block) ~= 'table' then return nil end
+  local ok, found = pcall(cjson.decode, value)
+  if not ok or type(found) ~= 'table' then return nil end
+  local block = {}
   for _, name in ipairs({'epoch', 'sequence', 'granted', 'batch', 'held', 'wants_interactive',
                          'wants_batch', 'capacity', 'newcomer', 'ends'}) do
-    block[name] = tonumber(block[name])
+    block[name] = whole(found[name])
     if block[name] == nil then return nil end
   end
-  block.reservation, block.holder = block.reservation or '', block.holder or ''
   for _, name in ipairs({'reserved', 'kept', 'in_flight', 'recall', 'owed', 'safe', 'told_capacity',
                          'awaited', 'has_batch'}) do
-    block[name] = tonumber(block[name]) or 0
+    block[name] = whole(found[name]) or 0
+  end
+  for _, name in ipairs({'reservation', 'holder'}) do
+    block[name] = type(found[name]) == 'string' and found[name] or ''
   end
   return block
 end
@@ -193,7 +203,8 @@ local function lease(key, ask)
         redis.call('HDEL', key, name)  -- not ours: as if it were not there
       end
     else
-      state[name] = tonumber(value)
+      -- a lost epoch is made of the time: higher than any that was given
+      state[name] = whole(value) or (name == '~epoch' and now or nil)
     end
   end
   local learning_until = state['~learning_until'] or (now + learning_for)
@@ -206,6 +217,7 @@ local function lease(key, ask)
       save(key, name, block)
     end
   end
+  learning_until = math.min(learning_until, now + learning_for)
   local latest = math.min(state['~latest'] or now, now)
   for name, block in pairs(blocks) do
     if block.ends <= now then
@@ -260,7 +272,11 @@ local function lease(key, ask)
     room = math.max(0, capacity - kept_back(reserved))
   end
   local free = math.max(0, math.min(capacity - others_held, room - alike_held))
-  local epoch = mine and mine.epoch or redis.call('HINCRBY', key, '~epoch', 1)
+  local epoch = mine and mine.epoch
+  if not epoch then
+    epoch = (state['~epoch'] or 0) + 1
+    redis.call('HSET', key, '~epoch', text(epoch))
+  end
   local newcomer
   if mine then
     newcomer = mine.newcomer
@@ -295,7 +311,7 @@ local function lease(key, ask)
     end
     all, batch = parts[place], second[place]
     if ask.reservation == '' then  -- what others run counts, though it is not theirs any more
-      local less = math.max(0, batch + alike_batch - batch_part(room))
+      local less = math.min(batch, math.max(0, batch + alike_batch - batch_part(room)))
       all, batch = all - less, batch - less
     end
   end
