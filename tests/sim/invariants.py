@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections import Counter
 
 from prime_inference.domain.reservations import Allotment
-from prime_inference.domain.sharing import batch_part
 from prime_inference.ports.coordination import NEWCOMERS_FRACTION, BreakerState, Cause
 from prime_inference.reliability.reserved_lease import ReservedLease
-from prime_inference.reliability.slots import Priority
 from tests.sim.replica import Replica
 from tests.sim.store import SimStore
 from tests.sim.traffic import Attempt, Books
@@ -130,9 +128,6 @@ class Invariants:
             self._check(fits, f"{len(attempts)} on {slots} slots, and all live", deployment)
         most = slots + self._store.incarnation * self._quarters(deployment)
         self._check(len(whole) <= most, f"{len(whole)} in flight on {slots} slots", deployment)
-        batch = sum(attempt.slot.priority is Priority.BATCH for attempt in whole)
-        most = batch_part(slots) + self._store.incarnation * self._quarters(deployment)
-        self._check(batch <= most, f"{batch} batch requests on {slots} slots", deployment)
         for name, part in parts.items():
             own = sum(attempt.reservation == name for attempt in whole)
             most = part + self._store.incarnation * quarters[name]

@@ -30,9 +30,6 @@ DRIFT = 0.005  # of each clock; the early end of leases covers 2 % between two
 ONLY_THE_STORE = 0.25  # of all simulations: then not one request more than there are slots
 
 
-MOSTLY_BATCH = 3  # every third simulation with canaries: batch has all that it may have
-
-
 OWNER = "res"
 
 
@@ -85,7 +82,7 @@ class Simulation:
         self.traffic = Traffic(
             per_second=random.choice([0.5, 3, 9]),
             mean_s=random.choice([4, 12] if self._first_is_quiet else [0.2, 1, 4]),
-            batch=max(random.choice([0, 0.3]), 0.9 if self._is_mostly_batch(seed) else 0),
+            batch=random.choice([0, 0.3]),
             leaving=random.choice([0, 0.05]),
             bursts_s=random.choice([0, 3, 7]),
         )
@@ -93,10 +90,6 @@ class Simulation:
         self._troubles = Troubles(self).all()
         if only_the_store_fails:
             self._let_only_the_store_fail()
-
-    def _is_mostly_batch(self, seed: int) -> bool:
-        """Only with canaries: batch that has no slot is no probe, and little else comes."""
-        return self._canary is not None and seed % MOSTLY_BATCH == 0
 
     def _let_only_the_store_fail(self) -> None:
         """Long outages, and replicas that are busy in turn with long answers."""

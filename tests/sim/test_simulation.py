@@ -187,10 +187,6 @@ def _takes_its_own_absence_for_the_end_of_leases(patch: Patch) -> None:
     patch.setattr(BlockPool, "_is_awaited", lambda self, block: False)
 
 
-def _grants_batch_that_others_still_run(patch: Patch) -> None:
-    patch.setattr(BlockPool, "_too_much_batch", lambda *anything: 0)
-
-
 def _serves_batch_first(patch: Patch) -> None:
     next_served = ModelPool._next_served
 
@@ -220,7 +216,6 @@ DEFECTS: list[Callable[[Patch], None]] = [
     _takes_a_part_that_others_may_have,
     _grants_what_others_keep,
     _takes_its_own_absence_for_the_end_of_leases,
-    _grants_batch_that_others_still_run,
     _serves_batch_first,
 ]
 
