@@ -53,6 +53,18 @@ def test_a_plain_answer(client: openai.OpenAI):
     assert response.usage.total_tokens == prompt + completion
 
 
+def test_the_flex_tier_is_told_whole_and_in_every_state_of_a_stream(client: openai.OpenAI):
+    response = client.responses.create(model=MODEL, input=ASKED, service_tier="flex")
+    assert (response.service_tier, response.output_text) == ("flex", expected_text(MESSAGES))
+    with client.responses.stream(model=MODEL, input=ASKED, service_tier="flex") as stream:
+        tiers = {
+            event.response.service_tier
+            for event in stream
+            if event.type in ("response.created", "response.in_progress", "response.completed")
+        }
+    assert tiers == {"flex"}
+
+
 def test_the_limit_leaves_a_response_incomplete(client: openai.OpenAI):
     response = client.responses.create(model=MODEL, input=ASKED, max_output_tokens=9)
     assert response.status == "incomplete"

@@ -19,12 +19,11 @@ EPILOG = json_help(
     " datacenters: [{id, deployments, serving, slots, leased, in_flight}], models: [{id, revision,"
     " deployments, serving, waiting, tool_call_answers, tool_call_error_rate}], deployments: [{id,"
     " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
-    " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
-    " refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}], caches: [{id,"
-    " datacenter, cached, router_hits, host_hits, queue_s, transfer_s}], failing: {<task>: cause},"
-    " reservations: [{id, tenant, model, slots, in_flight, waiting, tokens_per_second,"
-    " tokens_left}]};"
-    " one document a line with --watch",
+    " in_flight, flex_in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate,"
+    " answered, failed, refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}],"
+    " caches: [{id, datacenter, cached, router_hits, host_hits, queue_s, transfer_s}], failing:"
+    " {<task>: cause}, reservations: [{id, tenant, model, slots, in_flight, waiting,"
+    " tokens_per_second, tokens_left}]}; one document a line with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
 NOTHING = "-"
@@ -220,7 +219,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         one["state"],
         f"{one['breaker']}{cause}",
         "healthy" if one["healthy"] else "unhealthy",
-        str(one["in_flight"]),
+        _in_flight(one),
         f"{one['leased']}{' (lapsed)' if one['lease_lapsed'] else ''}",
         str(one["slots"]),
         _seconds(one["p50_first_token_s"]),
@@ -228,6 +227,11 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         f"{one['error_rate']:.1%}",
         f"{_calls(one)}{' (behind)' if one['tool_calls_behind'] else ''}",
     ]
+
+
+def _in_flight(one: Mapping[str, Any]) -> str:
+    flex = one.get("flex_in_flight")  # a gateway of an earlier release: none
+    return f"{one['in_flight']}{f' ({flex} flex)' if flex else ''}"
 
 
 def _calls(one: Mapping[str, Any]) -> str:

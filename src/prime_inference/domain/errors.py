@@ -18,6 +18,7 @@
     ├── HeadersTooLarge               431  invalid_request
     ├── RateLimited                   429  rate_limit_exceeded
     │   └── ReservationExhausted      429  rate_limit_exceeded
+    ├── FlexUnavailable           429  provider_overloaded
     ├── InternalFailure               500  server
     ├── MethodUnknown                 501  invalid_request
     └── UpstreamFailure               502  provider_unavailable
@@ -245,6 +246,15 @@ class ReservationExhausted(RateLimited):
         )
         self.reservations = tuple(reservations)
         self.over = over
+
+
+class FlexUnavailable(ApiError):
+    """No room for a request that asked to be served after everybody else; it costs nothing."""
+
+    status = 429
+    kind = "overloaded_error"
+    code = "resource_unavailable"  # as OpenAI answers in its flex tier
+    error_type = "provider_overloaded"
 
 
 class InternalFailure(ApiError):

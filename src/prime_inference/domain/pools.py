@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 SERVERLESS = "serverless"
+FLEX = "flex"  # the same slots, after everybody else and with the price's batch discount
 RESERVED = "reserved:"  # the pool of a reservation; its id follows
 
 Over = Literal["", "slots", "tokens_per_second", "late"]

@@ -104,7 +104,8 @@ class Billing:
         if key.scope is not None:
             check_model(key, model.id)
         price = directory.prices.at(model.id, run.started_at)
-        if directory.reservations:
+        flex = run.operation.flex
+        if directory.reservations and not flex:
             run.reserved = directory.reserved(key.tenant, model.id, run.started_at)
             run.may_share = not run.reserved or any(each.spill for each in run.reserved)
         limits = directory.limits(key.key_id, key.tenant, model.id)
@@ -123,7 +124,7 @@ class Billing:
         One whose output is used up is left out: the request goes by the others, or spills.
         """
         prompt, completion = most_tokens(run.operation, model)
-        full = 0 if price is None else most(price, prompt, completion)
+        full = 0 if price is None else most(price, prompt, completion, batch=run.operation.flex)
         while True:
             outputs = [limit for each in run.reserved if (limit := each.output_limit) is not None]
             cost = full if run.may_share else most_reserved(full, run.reserved)

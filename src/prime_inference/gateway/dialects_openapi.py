@@ -33,6 +33,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
             "model": {"type": "string"},
             "output": {"type": "array", "items": {"type": "object"}},
             "usage": {"type": ["object", "null"]},
+            "service_tier": {"enum": ["default", "flex"]},
         },
     },
     "DeletedResponse": {

@@ -36,6 +36,7 @@ class DeploymentView(Struct, frozen=True):
     slots: int
     leased: int  # by this replica
     in_flight: int  # of this replica
+    flex_in_flight: int  # of these
     lease_lapsed: bool
     p50_first_token_s: float | None
     p99_first_token_s: float | None
@@ -194,6 +195,7 @@ def _deployment(
         slots=spec.slots,
         leased=status.leased if status else 0,
         in_flight=status.in_flight if status else 0,
+        flex_in_flight=status.batch_in_flight if status else 0,
         lease_lapsed=status is not None and status.lease_lapsed,
         p50_first_token_s=status.p50_first_token_s if status else None,
         p99_first_token_s=status.p99_first_token_s if status else None,

@@ -26,7 +26,7 @@ ERRORS = {
     "405": "The path takes another method.",
     "413": "The body is too large.",
     "414": "The URL is too long.",
-    "429": "A limit is reached; see Retry-After.",
+    "429": "A limit is reached, or there is no room for a flex request; see Retry-After.",
     "431": "The headers are too large.",
     "500": "A defect of the gateway.",
     "501": "No such HTTP method.",
@@ -98,6 +98,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 },
             },
             "usage": {"$ref": REF.format(name="Usage")},
+            "service_tier": {"enum": ["default", "flex"]},
         },
     },
     "Embeddings": {

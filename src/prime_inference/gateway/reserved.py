@@ -77,7 +77,7 @@ def admit(guard: Guard, run: Run, deployment: str) -> Slot | Refusal:
             return slot
     if not run.may_share:
         return Refusal(Reason.FULL, RETRY_S)
-    return guard.admit(deployment)
+    return guard.admit(deployment, run.priority)
 
 
 async def wait_for_reserved(

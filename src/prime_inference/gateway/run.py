@@ -12,6 +12,7 @@ from prime_inference.domain.pools import SERVERLESS, Over
 from prime_inference.domain.reservations import Reservation
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.gateway.operations import Operation
+from prime_inference.reliability.slots import Priority
 from prime_inference.wire.http import HeaderLines
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class Run(Struct, gc=False):
         if self.went_over:
             own += f"x-prime-over: {self.over}\r\n"
         return HeaderLines(fixed + own.encode())
+
+    @property
+    def priority(self) -> Priority:
+        return Priority.BATCH if self.operation.flex else Priority.INTERACTIVE
 
     @property
     def went_over(self) -> Over:

@@ -248,7 +248,7 @@ def _ask(ask: BlockAsk) -> Sequence[Argument]:
     return (
         ask.holder, ask.sequence, ask.capacity, ask.interactive, ask.batch, ask.has,
         ask.in_flight, _us(ask.ttl_s), ask.sharing, ask.reservation, ask.reserved, ask.kept,
-        ask.safe, ask.keep,
+        ask.safe, ask.keep, ask.has_batch,
     )  # fmt: skip
 
 
