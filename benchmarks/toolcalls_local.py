@@ -79,13 +79,15 @@ def request(tools: list[Json], way: str, seed: int) -> dict[str, Json]:
 async def ask(client: httpx.AsyncClient, body: dict[str, Json]) -> tuple[list[Json], str]:
     """The calls of an answer, names and arguments, and its finish reason."""
     response = await client.post("chat/completions", json=body)
-    response.raise_for_status()
+    if not response.is_success:
+        raise SystemExit(f"{response.status_code}: {response.text}")
     if not body["stream"]:
         choice = response.json()["choices"][0]
         calls = choice["message"].get("tool_calls") or []
         return [call["function"] for call in calls], choice["finish_reason"]
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
-    choices = [json.loads(line)["choices"][0] for line in lines if line != "[DONE]"]
+    lines = response.text.split("\n\n")  # some are comments that keep the connection open
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    choices = [json.loads(line)["choices"][0] for line in data if line != "[DONE]"]
     function = {"name": "", "arguments": ""}
     for choice in choices:
         for call in choice["delta"].get("tool_calls", []):
@@ -122,6 +124,7 @@ async def measure(sets: Iterable[int], model_file: Path) -> dict[str, Json]:
     """Counts by way of asking: valid, cut off by the limit, and what was wrong."""
     counts: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
     wrong = []
+    cut = []
     began = time.monotonic()
     async with serving(model_file) as client:
         for seed in sets:
@@ -132,6 +135,8 @@ async def measure(sets: Iterable[int], model_file: Path) -> dict[str, Json]:
                 counts[way]["calls"] += len(calls)
                 if finish == "length":
                     counts[way]["cut off"] += 1
+                    last = calls[-1]["arguments"][-80:] if calls else None
+                    cut.append({"set": seed, "way": way, "last words": last})
                 elif (found := problem(tools, body, calls)) is None:
                     counts[way]["valid"] += 1
                 else:
@@ -143,6 +148,7 @@ async def measure(sets: Iterable[int], model_file: Path) -> dict[str, Json]:
     return {
         "ways": counts,
         "wrong": wrong,
+        "cut off": cut,
         "rate": rate["tool_call_error_rate_last_2h"],
         "seconds": round(time.monotonic() - began),
     }

@@ -71,7 +71,7 @@ class Marks:
 
     def may_begin(self, text: str, at: int) -> bool:
         """Whether the rest of the text is the beginning of a mark, with more to come."""
-        rest = text[at:]
+        rest = text[at : at + self._longest]
         return any(mark.startswith(rest) and mark != rest for mark in self.marks)
 
     def held(self, text: str, at: int) -> int:
