@@ -14,7 +14,7 @@ from pathlib import Path
 from vllm_parsers import tokenizer  # type: ignore[import-not-found]  # beside this file
 
 END = "<|im_end|>"
-ENDS_OF_TEXTS = ["</parameter>", "</｜DSML｜parameter>"]
+ENDS_OF_TEXTS = ["\n</parameter>", "</｜DSML｜parameter>"]
 TEMPLATE = """{%- if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
 {%- endif %}
