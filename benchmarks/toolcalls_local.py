@@ -34,7 +34,7 @@ from prime_inference.engines.local.weights import SMOLLM2_135M, fetch
 
 Json = Any
 MODEL = compose.DEFAULT_MODEL_ID
-CONTEXT_TOKENS = 4096
+CONTEXT_TOKENS = 8192
 MOST_TOKENS = 1500  # a text without a limit can go on until the tokens end
 WAYS = ("required", "required, one", "named", "named, streamed")
 
@@ -120,7 +120,7 @@ def problem(tools: list[Json], body: dict[str, Json], calls: list[Json]) -> str 
     return None
 
 
-async def measure(sets: Iterable[int], model_file: Path) -> dict[str, Json]:
+async def measure(sets: Iterable[int], model_file: Path, most_tokens: int) -> dict[str, Json]:
     """Counts by way of asking: valid, cut off by the limit, and what was wrong."""
     counts: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
     wrong = []
@@ -130,7 +130,7 @@ async def measure(sets: Iterable[int], model_file: Path) -> dict[str, Json]:
         for seed in sets:
             tools = tool_set(seed)
             for way in WAYS:
-                body = request(tools, way, seed)
+                body = request(tools, way, seed) | {"max_tokens": most_tokens}
                 calls, finish = await ask(client, body)
                 counts[way]["calls"] += len(calls)
                 if finish == "length":
@@ -158,11 +158,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=40)
     parser.add_argument("--first", type=int, default=1, help="seed of the first set")
+    parser.add_argument("--tokens", type=int, default=MOST_TOKENS, help="of an answer, at most")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     weights = fetch(SMOLLM2_135M, cache_folder(os.environ, Path.home()), lambda done, total: None)
     seeds = range(options.first, options.first + options.sets)
-    results = asyncio.run(measure(seeds, weights))
+    results = asyncio.run(measure(seeds, weights, options.tokens))
     text = json.dumps(results, indent=2, ensure_ascii=False)
     print(text)
     if options.json:

@@ -40,8 +40,8 @@ Json = Any
 HOST = "127.0.0.1"
 WRITER = Path(__file__).parent / "upstream_parsers" / "tiny_model.py"
 START_SECONDS = 600  # 35 s on two free cores
-CONTEXT_TOKENS = 8192
-MOST_TOKENS = 3000  # a string without a limit ends by chance, about every 300 characters
+CONTEXT_TOKENS = 16384
+MOST_TOKENS = 8000  # a text without a limit ends by chance, about every 300 characters
 # No clock of the gateway's is measured here, and the machine may be a busy one.
 PATIENT = ClockLimits(connect=60, first_token=600, idle=600, tail=60, whole=1200)
 SETS_AT_ONCE = 4  # vLLM's time for a token hardly depends on how many it makes at once

@@ -42,7 +42,7 @@ def main() -> None:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,  # the smallest that vLLM has kernels for on CPUs
-        max_position_embeddings=8192,
+        max_position_embeddings=16384,
         eos_token_id=tokens.eos_token_id,
         tie_word_embeddings=True,
     )
