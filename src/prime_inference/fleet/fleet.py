@@ -19,9 +19,10 @@ from prime_inference.wire.http_client import Origin
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
 """Names become those of folders, environment variables and Kubernetes services: at most 63 with
 `-over123`, the mark of an instance and `-frontend` behind."""
-
-LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""What Kubernetes takes as a namespace."""
+CLUSTER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Of a namespace or a Secret in Kubernetes."""
+OVERFLOW = re.compile(r".*-over[0-9]+")
+"""Such names are of deployments that the controller adds by itself (`controller.scaling`)."""
 
 LONGEST_SECONDS = 31_536_000.0  # a year: nothing here waits longer
 MOST_REPLICAS = 1000
@@ -38,6 +39,7 @@ class ClusterEntry(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = "default"
     token_file: str = ""  # read again for each request: tokens of pods live for an hour
     ca_file: str = ""  # empty: the system's authorities
+    monitoring: str = ""  # a namespace whose pods may read metrics; empty: none
 
 
 class DatacenterEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +66,7 @@ class GatewayEntry(Struct, frozen=True, forbid_unknown_fields=True):
     image: str = "prime-inference:latest"  # Kubernetes only
     replicas: Whole = 2  # Kubernetes only: one may be replaced while the other serves
     max_replicas: Whole = 8
+    secret: str = ""  # Kubernetes only: has PRIME_REDIS_URL and PRIME_DATABASE, which all share
     notice_seconds: float | None = None  # until gateways follow a new list; None: the longest
 
 
@@ -163,6 +166,8 @@ def _names(file: FleetFile) -> Iterator[str]:
             yield f"two {kind} have one id"
     if LAUNCHERS_OWN in deployments:
         yield f"{LAUNCHERS_OWN!r} is the name of the gateway in front of the fleet"
+    for name in filter(OVERFLOW.fullmatch, deployments):
+        yield f"{name!r}: names that end in -over and a number are the controller's"
     for entry in file.deployment:
         if entry.datacenter not in datacenters:
             yield f"{entry.id} is in {entry.datacenter!r}, which is no datacenter of it"
@@ -176,8 +181,14 @@ def _datacenter(entry: DatacenterEntry) -> Iterator[str]:
             Origin.parse(entry.frontend_url.replace("{deployment}", "x"))
         except ValueError as error:
             yield f"{entry.id}: frontend_url: {error}"
-    if entry.kubernetes is not None and not LABEL.fullmatch(entry.kubernetes.namespace):
-        yield f"{entry.id}: {entry.kubernetes.namespace[:80]!r} is no namespace"
+    if entry.kubernetes is not None:
+        yield from _cluster_name(f"{entry.id}: namespace", entry.kubernetes.namespace)
+        yield from _cluster_name(f"{entry.id}: monitoring", entry.kubernetes.monitoring)
+
+
+def _cluster_name(key: str, name: str) -> Iterator[str]:
+    if name and not CLUSTER_NAME.fullmatch(name):
+        yield f"{key} {name[:80]!r}: lower-case letters, digits and dashes, 63 at most"
 
 
 def _gateway(entry: GatewayEntry) -> Iterator[str]:
@@ -187,7 +198,11 @@ def _gateway(entry: GatewayEntry) -> Iterator[str]:
     if entry.port and entry.port == entry.control_port:
         yield f"gateway.port and gateway.control_port are both {entry.port}"
     if not 1 <= entry.replicas <= entry.max_replicas <= MOST_REPLICAS:
-        yield f"gateway: 1 <= replicas <= max_replicas <= {MOST_REPLICAS}"
+        yield (
+            f"gateway: 1 <= replicas <= max_replicas <= {MOST_REPLICAS}, not {entry.replicas} and"
+            f" {entry.max_replicas}"
+        )
+    yield from _cluster_name("gateway.secret", entry.secret)
     if entry.notice_seconds is not None and not 0 <= entry.notice_seconds <= LONGEST_SECONDS:
         yield f"gateway.notice_seconds {entry.notice_seconds} is not within 0 and a year"
     if not entry.image or " " in entry.image or not entry.image.isprintable():

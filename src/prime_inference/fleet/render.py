@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prime_inference.fleet.commands import commands, comment
 from prime_inference.fleet.errors import FleetRefused
-from prime_inference.fleet.fleet import LABEL, Fleet
+from prime_inference.fleet.fleet import CLUSTER_NAME, Fleet
 from prime_inference.fleet.kubernetes import documents
 from prime_inference.fleet.local import processes
 
@@ -23,7 +23,7 @@ def rendered(
     known = [entry.id for entry in fleet.datacenters]
     if datacenter is not None and datacenter not in known:
         raise FleetRefused(f"There is no datacenter {datacenter!r}: there are {', '.join(known)}.")
-    if not LABEL.fullmatch(namespace):
+    if not CLUSTER_NAME.fullmatch(namespace):
         raise FleetRefused(
             f"{namespace[:80]!r} is no namespace: lower-case letters, digits, dashes."
         )

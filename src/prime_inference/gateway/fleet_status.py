@@ -10,6 +10,7 @@ from msgspec import Struct
 from prime_inference.domain.models import Deployment, Model
 from prime_inference.gateway.cache_figures import CacheView
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.reservation_status import ReservationView
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
@@ -36,6 +37,7 @@ class DeploymentView(Struct, frozen=True):
     slots: int
     leased: int  # by this replica
     in_flight: int  # of this replica
+    flex_in_flight: int  # of these
     lease_lapsed: bool
     p50_first_token_s: float | None
     p99_first_token_s: float | None
@@ -97,6 +99,7 @@ class FleetView(Struct, frozen=True):
     caches: Sequence[CacheView] = ()
     failing: Mapping[str, str] = {}
     refused: Mapping[str, str] = {}
+    reservations: Sequence[ReservationView] = ()
 
 
 def fleet_view(
@@ -108,6 +111,7 @@ def fleet_view(
     caches: Sequence[CacheView] = (),
     store_error: str | None = None,
     failing: Mapping[str, str] | None = None,
+    reservations: Sequence[ReservationView] = (),
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -145,6 +149,7 @@ def fleet_view(
         caches=caches,
         failing=failing or {},
         refused=live.refused,
+        reservations=reservations,
     )
 
 
@@ -204,6 +209,7 @@ def _deployment(
         slots=spec.slots,
         leased=status.leased if status else 0,
         in_flight=status.in_flight if status else 0,
+        flex_in_flight=status.batch_in_flight if status else 0,
         lease_lapsed=status is not None and status.lease_lapsed,
         p50_first_token_s=status.p50_first_token_s if status else None,
         p99_first_token_s=status.p99_first_token_s if status else None,

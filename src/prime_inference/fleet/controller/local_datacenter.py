@@ -103,6 +103,7 @@ class LocalDatacenter:
                 base_url=states[name]["base_url"],
                 why=_why(states[name]),
                 down=states[name]["down"],
+                planned=one.planned,
             )
             for name, one in self._instances.items()
             if name in states
@@ -119,6 +120,10 @@ class LocalDatacenter:
         self._instances[start.name] = _Instance(start.planned.id, start.content, planned)
         self._save()
         self._supervisor.add(planned)
+
+    def lacking(self, kept: Sequence[Start]) -> Sequence[Start]:
+        """None: the supervisor keeps their processes."""
+        return ()
 
     async def drain(self, found: Found) -> None:
         if found.name not in self._drains:
