@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ FLEET = "PRIME_FLEET"
 PROCESS = "PRIME_FLEET_PROCESS"
 
 KILL_SECONDS = 5.0  # the kernel ends a killed process at once, unless a device holds it
+
+END_LOOKS = 2  # a process may have been started while the others were ended
 
 STAT_START_TIME = 22  # field of /proc/PID/stat, from 1: clock ticks since boot (proc(5))
 
@@ -142,3 +144,20 @@ async def end_group(process: Identity, grace_seconds: float) -> None:
     signal_group(process, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(ended(process), KILL_SECONDS)
+
+
+async def end_all(
+    found: Callable[[], Mapping[Identity, str]], turn: Callable[[str], int], grace_seconds: float
+) -> list[str]:
+    """End every process that is found, and look again: those that live on, by name and id.
+
+    `turn` of a name: those of a lower one end first, since they need the others to finish.
+    """
+    for _ in range(END_LOOKS):
+        names = found()
+        for number in sorted(set(map(turn, names.values()))):
+            some = [one for one, name in names.items() if turn(name) == number]
+            await asyncio.gather(*(end_group(one, grace_seconds) for one in some))
+            for one in some:
+                reap(one.pid)
+    return sorted(f"{name} (process {one.pid})" for one, name in found().items())
