@@ -76,7 +76,6 @@ def building(form: ToolFormat, raw: bytes) -> dict[str, float]:
     """Milliseconds to build, cold, and microseconds to find again what was built."""
     tag = best(lambda: bytes(bytearray(raw)), lambda b: _cold(form, b))
     rules = best(lambda: bytes(bytearray(raw)), lambda b: gbnf(form, _tools(b)))
-    tools_from_json.cache_clear()
     structural_tag(form, tools_from_json(raw))
     # The copy is another object with the same bytes, as the next request's would be; several
     # look-ups together, as the clock's steps are coarser than one. A copy hashes once.

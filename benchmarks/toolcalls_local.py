@@ -34,7 +34,7 @@ from prime_inference.engines.local.weights import SMOLLM2_135M, fetch
 
 Json = Any
 MODEL = compose.DEFAULT_MODEL_ID
-CONTEXT_TOKENS = 4096
+CONTEXT_TOKENS = 8192
 MOST_TOKENS = 1500  # a text without a limit can go on until the tokens end
 WAYS = ("required", "required, one", "named", "named, streamed")
 
@@ -79,13 +79,15 @@ def request(tools: list[Json], way: str, seed: int) -> dict[str, Json]:
 async def ask(client: httpx.AsyncClient, body: dict[str, Json]) -> tuple[list[Json], str]:
     """The calls of an answer, names and arguments, and its finish reason."""
     response = await client.post("chat/completions", json=body)
-    response.raise_for_status()
+    if not response.is_success:
+        raise SystemExit(f"{response.status_code}: {response.text}")
     if not body["stream"]:
         choice = response.json()["choices"][0]
         calls = choice["message"].get("tool_calls") or []
         return [call["function"] for call in calls], choice["finish_reason"]
-    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
-    choices = [json.loads(line)["choices"][0] for line in lines if line != "[DONE]"]
+    lines = response.text.split("\n\n")  # some are comments that keep the connection open
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    choices = [json.loads(line)["choices"][0] for line in data if line != "[DONE]"]
     function = {"name": "", "arguments": ""}
     for choice in choices:
         for call in choice["delta"].get("tool_calls", []):
@@ -118,20 +120,23 @@ def problem(tools: list[Json], body: dict[str, Json], calls: list[Json]) -> str 
     return None
 
 
-async def measure(sets: Iterable[int], model_file: Path) -> dict[str, Json]:
+async def measure(sets: Iterable[int], model_file: Path, most_tokens: int) -> dict[str, Json]:
     """Counts by way of asking: valid, cut off by the limit, and what was wrong."""
     counts: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
     wrong = []
+    cut = []
     began = time.monotonic()
     async with serving(model_file) as client:
         for seed in sets:
             tools = tool_set(seed)
             for way in WAYS:
-                body = request(tools, way, seed)
+                body = request(tools, way, seed) | {"max_tokens": most_tokens}
                 calls, finish = await ask(client, body)
                 counts[way]["calls"] += len(calls)
                 if finish == "length":
                     counts[way]["cut off"] += 1
+                    last = calls[-1]["arguments"][-80:] if calls else None
+                    cut.append({"set": seed, "way": way, "last words": last})
                 elif (found := problem(tools, body, calls)) is None:
                     counts[way]["valid"] += 1
                 else:
@@ -143,6 +148,7 @@ async def measure(sets: Iterable[int], model_file: Path) -> dict[str, Json]:
     return {
         "ways": counts,
         "wrong": wrong,
+        "cut off": cut,
         "rate": rate["tool_call_error_rate_last_2h"],
         "seconds": round(time.monotonic() - began),
     }
@@ -152,11 +158,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=40)
     parser.add_argument("--first", type=int, default=1, help="seed of the first set")
+    parser.add_argument("--tokens", type=int, default=MOST_TOKENS, help="of an answer, at most")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     weights = fetch(SMOLLM2_135M, cache_folder(os.environ, Path.home()), lambda done, total: None)
     seeds = range(options.first, options.first + options.sets)
-    results = asyncio.run(measure(seeds, weights))
+    results = asyncio.run(measure(seeds, weights, options.tokens))
     text = json.dumps(results, indent=2, ensure_ascii=False)
     print(text)
     if options.json:

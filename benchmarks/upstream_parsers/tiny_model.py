@@ -3,6 +3,7 @@
     PYTHON_WITH_VLLM benchmarks/upstream_parsers/tiny_model.py FOLDER
 
 A Qwen3 of two layers, with the tokenizer of `vllm_parsers` and a chat template that writes tools.
+Each tag that ends a text is a token here: byte by byte, a text would never end by chance.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from vllm_parsers import tokenizer  # type: ignore[import-not-found]  # beside this file
 
 END = "<|im_end|>"
+ENDS_OF_TEXTS = ["\n</parameter>", "</｜DSML｜parameter>"]
 TEMPLATE = """{%- if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
 {%- endif %}
@@ -29,6 +31,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     torch.manual_seed(1)
     tokens = tokenizer()
+    tokens.add_tokens(ENDS_OF_TEXTS)
     tokens.chat_template = TEMPLATE
     tokens.eos_token = END
     config = Qwen3Config(
@@ -39,7 +42,7 @@ def main() -> None:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,  # the smallest that vLLM has kernels for on CPUs
-        max_position_embeddings=8192,
+        max_position_embeddings=16384,
         eos_token_id=tokens.eos_token_id,
         tie_word_embeddings=True,
     )

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_inference.accounts.directory import Records
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.adapters.files.key_store import LOCAL_TENANT, FileKeyStore
 from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
@@ -22,26 +21,33 @@ from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
 from prime_inference.adapters.sql.open import is_database, open_database
 from prime_inference.billing.holds import Holds
+from prime_inference.billing.outbox_lag import OutboxLag
 from prime_inference.billing.reservation_charges import ReservationCharges
 from prime_inference.billing.shipper import Shipper
-from prime_inference.compose_shipper import ShipperOrder, ShipperProcess
+from prime_inference.compose_shipper import ShipperOrder, ShipperProcess, ShipperThread
 from prime_inference.control.admin_api import AdminApi
+from prime_inference.control.books import BookOperations
 from prime_inference.control.fleet_prices import FleetPrices
+from prime_inference.control.keys import KeyOperations
+from prime_inference.control.limits import LimitOperations
 from prime_inference.control.names import Names
-from prime_inference.control.operations import Operations
+from prime_inference.control.prices import PriceOperations
 from prime_inference.control.reservations import ReservationOperations
+from prime_inference.control.tenants import TenantOperations
 from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit
 from prime_inference.domain.models import Deployment
 from prime_inference.domain.prices import Price, free
+from prime_inference.domain.reservations import Speed
 from prime_inference.gateway.account_api import AccountApi
 from prime_inference.gateway.app import BASE, Endpoint
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.billing import Billing
 from prime_inference.gateway.cache_salts import CacheSalts
 from prime_inference.gateway.metrics import Metrics
+from prime_inference.gateway.reservation_status import ReservationView, reservation_views
 from prime_inference.gateway.reservations_api import ReservationsApi
 from prime_inference.ports.accounts import AccountExists
 from prime_inference.ports.catalog import Catalog
@@ -49,7 +55,10 @@ from prime_inference.ports.ledger import Ledger, Transfer, UsageFilter
 from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
 from prime_inference.reliability.background import Background, end
+from prime_inference.reliability.guard import Guard
 
+NOUNS = (TenantOperations, KeyOperations, LimitOperations, PriceOperations)
+ANSWER_S = 10.0  # of our own event loop: by then whoever asks has given up
 SECRET_BYTES = 32  # 256 bits: one SHA-256 is enough to compare it
 
 
@@ -77,9 +86,11 @@ class BillingParts:
     ledger: Ledger
     admin: AdminApi
     outbox: Outbox
+    lag: OutboxLag
     holds: Holds
     files: FileKeyStore
     fleet: Callable[[], Sequence[Deployment]]
+    speed: Speed
     fleet_prices: FleetPrices
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -93,6 +104,9 @@ class BillingParts:
         """What is charged now, whatever else the catalogue says."""
         return self.directory.current.prices.at(model, time.time()) or free(model)
 
+    def reservation_views(self, guard: Guard) -> list[ReservationView]:
+        return reservation_views(self.directory.current.reservations, guard, self.holds.output_left)
+
     def authenticator(self) -> Authenticator:
         return Authenticator(self, self.billed_to)
 
@@ -105,6 +119,11 @@ class BillingParts:
             self.outbox.waiting,
         )
         metrics.watch(
+            "prime_outbox_lag_seconds",
+            "How long the oldest of these events has been waiting at least.",
+            lambda: self.lag.seconds,
+        )
+        metrics.watch(
             "prime_events_set_aside",
             "Usage events that the ledger can never take; they are kept beside the outbox.",
             self.outbox.set_aside,
@@ -114,7 +133,7 @@ class BillingParts:
             "1 while limits are decided without their store.",
             lambda: self.holds.degraded,
         )
-        reservations = ReservationsApi(auth, self.directory, self.fleet)
+        reservations = ReservationsApi(auth, self.directory, self.fleet, self.speed)
         return {**account.routes(BASE), **reservations.routes(BASE)}
 
 
@@ -124,18 +143,20 @@ async def billing_parts(
     state_dir: Path,
     files: FileKeyStore,
     catalog: Catalog,
+    speed: Speed,
     background: Background,
 ) -> AsyncIterator[BillingParts]:
     """Open the stores, bring their tables up to date, start the shipper. Raises CannotStart.
 
-    `background` runs what goes on beside the requests.
+    `speed` is that of the catalogue's deployments; `background` runs what goes on beside the
+    requests.
     """
 
     def fleet() -> list[Deployment]:
         return [each for model in catalog.models() for each in catalog.deployments(model.id)]
 
-    def names(records: Records) -> Names:
-        return Names(records, [model.id for model in catalog.models()], files.find)
+    def names() -> Names:
+        return Names(accounts.load(), [model.id for model in catalog.models()], files.find)
 
     async with contextlib.AsyncExitStack() as stack:
 
@@ -162,20 +183,27 @@ async def billing_parts(
         stack.push_async_callback(holds.drain)
         stack.callback(billing.flush)
         verifier = SqlLedger(opened(patient=True))  # minutes, for which nobody else must wait
-        operations = Operations(accounts, ledger, verifier, names, time.time, outbox.set_aside)
-        reservations = ReservationOperations(accounts, ledger, fleet, time.time)
-        admin = AdminApi(operations, reservations, directory, admin_key(state_dir))
+        nouns = [
+            *(noun(accounts, names, time.time) for noun in NOUNS),
+            BookOperations(accounts, ledger, verifier, names, time.time, outbox.set_aside),
+            ReservationOperations(accounts, ledger, fleet, _from_threads(speed), time.time),
+        ]
+        admin = AdminApi(nouns, directory, admin_key(state_dir))
         charges = ReservationCharges(
             ledger, lambda: directory.current.reservations, time.time, _noting(accounts)
         )
+        lag = OutboxLag(outbox, asyncio.get_running_loop().time)
         tasks = [
+            background.start("outbox lag", lag.run),
             background.start("accounts", directory.run),
             background.start("holds", holds.run),
             background.start("reservation charges", charges.run),
         ]
         stack.push_async_callback(end, tasks)
         prices = FleetPrices(accounts, directory, time.time)
-        yield BillingParts(directory, billing, ledger, admin, outbox, holds, files, fleet, prices)
+        yield BillingParts(
+            directory, billing, ledger, admin, outbox, lag, holds, files, fleet, speed, prices
+        )
 
 
 async def _start_shipper(
@@ -185,19 +213,31 @@ async def _start_shipper(
     background: Background,
 ) -> None:
     source = f"{os.uname().nodename}:{os.getpid()}"
+    shipper: ShipperProcess | ShipperThread
     if options.shipper_process:
-        process = ShipperProcess(ShipperOrder(options.database, str(state_dir), source))
-        task = background.start("shipper process", process.run)
-        stack.push_async_callback(process.stop)
-        stack.callback(task.cancel)
-        return
-    reader = FileOutboxReader(state_dir / "outbox")
-    stack.callback(reader.close)
-    ledger = SqlLedger(open_database(options.database, state_dir))
-    stack.callback(ledger.close)
-    shipper = Shipper(reader, ledger, source)
-    shipper.start()
-    stack.push_async_callback(asyncio.to_thread, shipper.stop)
+        shipper = ShipperProcess(ShipperOrder(options.database, str(state_dir), source))
+    else:
+        reader = FileOutboxReader(state_dir / "outbox")
+        stack.callback(reader.close)
+        ledger = SqlLedger(open_database(options.database, state_dir))
+        stack.callback(ledger.close)
+        shipper = ShipperThread(Shipper(reader, ledger, source))
+    task = background.start("shipper", shipper.run)
+    stack.push_async_callback(shipper.stop)
+    stack.push_async_callback(end, [task])
+
+
+def _from_threads(speed: Speed) -> Speed:
+    """What is measured changes on the event loop, and is read there."""
+    loop = asyncio.get_running_loop()
+
+    async def on_loop(deployment: Deployment) -> float | None:
+        return speed(deployment)
+
+    def asked(deployment: Deployment) -> float | None:
+        return asyncio.run_coroutine_threadsafe(on_loop(deployment), loop).result(ANSWER_S)
+
+    return asked
 
 
 def ledger_spent(ledger: Ledger) -> Callable[[Limit, int], asyncio.Future[int]]:

@@ -8,7 +8,7 @@ import gc
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -86,12 +86,20 @@ async def listening(
     background = Background(asyncio.get_running_loop().time)
     async with contextlib.AsyncExitStack() as stack:
         parts = None
+        upstreams = Upstreams(catalog, asyncio.get_running_loop().time)
         if options.billing is not None:
             parts = await stack.enter_async_context(
-                billing_parts(options.billing, options.state_dir, keys, catalog, background)
+                billing_parts(
+                    options.billing,
+                    options.state_dir,
+                    keys,
+                    catalog,
+                    upstreams.slot_speed,
+                    background,
+                )
             )
             await parts.fleet_prices.publish(catalog.models())
-        core = _core(catalog, options, random or Random(), parts)  # noqa: S311
+        core = _core(catalog, upstreams, options, random or Random(), parts)  # noqa: S311
         stack.push_async_callback(core.close)
         app = await stack.enter_async_context(_public(core, options, keys, parts))
         public = HttpServer(app.handle, app.refusal, check_head=app.check_head)
@@ -136,19 +144,24 @@ class _Core:
 
 
 def _core(
-    catalog: ChangingCatalog, options: ListenOptions, random: Random, parts: BillingParts | None
+    catalog: ChangingCatalog,
+    upstreams: Upstreams,
+    options: ListenOptions,
+    random: Random,
+    parts: BillingParts | None,
 ) -> _Core:
     clock = asyncio.get_running_loop().time
     metrics = Metrics()
-    upstreams = Upstreams(catalog, clock)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
-    settlement = Settlement([metrics, upstreams, access_log])
     ranking = ToolCallRanking(clock)
     tool_calls = ToolCalls([metrics, upstreams, ranking])
     guard = Guard(secrets.token_hex(8), Settings(), clock, random, canary=True)
     guard.configure(
         deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
     )
+    reservations = ReservationMetrics(guard)
+    metrics.register(reservations)
+    settlement = Settlement([metrics, upstreams, access_log, *([reservations] if parts else [])])
     coordination = options.coordination(clock)
     canaries = Canaries(upstreams)
     inference = Inference(
@@ -218,6 +231,9 @@ def _control(
     clock = asyncio.get_running_loop().time
     caches = CacheFigures(core.catalog, core.upstreams, cache_reports, clock)
 
+    def failing() -> Mapping[str, str]:
+        return {**(parts.lag.failing if parts else {}), **background.failing}
+
     def view() -> FleetView:
         return fleet_view(
             live,
@@ -227,7 +243,8 @@ def _control(
             core.ranking,
             caches.views(),
             core.runner.refusal,
-            background.failing,
+            failing(),
+            parts.reservation_views(core.guard) if parts else (),
         )
 
     core.metrics.register(
@@ -243,14 +260,13 @@ def _control(
         )
     )
     core.metrics.register(caches)
-    core.metrics.register(ReservationMetrics(core.guard))
     return ControlListener(
         core.metrics,
         core.settlement,
         not_ready,
         FleetApi(live, view, keys.own_key),
         admin=parts.admin.handle if parts else None,
-        failing=lambda: background.failing,
+        failing=failing,
         refresh=cache_reports.refresh,
     )
 

@@ -14,6 +14,7 @@ import os
 import select
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -25,8 +26,7 @@ from prime_inference.billing.shipper import Shipper
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 5.0  # whether the thread still runs: its end is not expected
-RESTART_S = 1.0  # a shipper that dies at once must not take the machine with it
+LOOK_S = 1.0  # whether the thread still runs: its end is not expected
 
 
 class ShipperOrder(msgspec.Struct, frozen=True):
@@ -37,27 +37,46 @@ class ShipperOrder(msgspec.Struct, frozen=True):
     source: str
 
 
+class ShipperEnded(Exception):
+    """It ended by itself, which it should not; its log says why."""
+
+
+class ShipperThread:
+    """A shipper in a thread of this process. `run` until cancelled, then `stop`."""
+
+    def __init__(self, shipper: Shipper) -> None:
+        self._shipper = shipper
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shipper")
+
+    async def run(self) -> None:
+        """Raises what ended it; it may be called again."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._shipper.run)
+
+    async def stop(self) -> None:
+        """Let it ship what is there, and wait for it."""
+        self._shipper.stop()
+        await asyncio.to_thread(self._thread.shutdown)
+
+
 class ShipperProcess:
-    """Keeps one shipper running. `run` until cancelled, then `stop`."""
+    """A shipper in a process of its own. `run` until cancelled, then `stop`."""
 
     def __init__(self, order: ShipperOrder) -> None:
         self._order = order
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> None:
-        while True:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "prime_inference.compose_shipper",
-                stdin=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the gateway, which then ends this one
-            )
-            assert self._process.stdin is not None
-            self._process.stdin.write(msgspec.json.encode(self._order) + b"\n")
-            code = await self._process.wait()
-            log.warning("the shipper ended with %d; the next one begins", code)
-            await asyncio.sleep(RESTART_S)
+        """Raises ShipperEnded; it may be called again."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "prime_inference.compose_shipper",
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the gateway, which then ends this one
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(self._order) + b"\n")
+        raise ShipperEnded(f"the shipper's process ended with {await self._process.wait()}")
 
     async def stop(self) -> None:
         """Let it ship what is there, and wait for it."""
@@ -68,7 +87,7 @@ class ShipperProcess:
 
 
 def ship(order: ShipperOrder, until_closed: int) -> None:
-    """Ship until that file descriptor ends."""
+    """Ship until that file descriptor ends. Raises what ends the shipper before."""
     state_dir = Path(order.state_dir)
     with contextlib.ExitStack() as stack:
         reader = FileOutboxReader(state_dir / "outbox")
@@ -76,12 +95,15 @@ def ship(order: ShipperOrder, until_closed: int) -> None:
         ledger = SqlLedger(open_database(order.database, state_dir))
         stack.callback(ledger.close)
         shipper = Shipper(reader, ledger, order.source)
-        shipper.start()
-        while shipper.alive:  # else the gateway starts another process
+        thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="shipper"))
+        stack.callback(shipper.stop)
+        running = thread.submit(shipper.run)
+        while not running.done():
             ready, _, _ = select.select([until_closed], [], [], LOOK_S)
             if ready and not os.read(until_closed, 4096):
                 break
         shipper.stop()
+        running.result()
 
 
 def main() -> None:

@@ -65,12 +65,15 @@ def test_what_is_left_out_follows_from_the_engine_and_the_model(tmp_path: Path):
 
 def test_what_is_said_counts(tmp_path: Path):
     more = 'upstream_model = "m"\nparameters = ["stop"]\nroutes = ["embeddings"]\n'
-    fleet = source(tmp_path, f"{PLAIN}{more}draining = true\nschema_alternatives = 7").read()
+    fleet = source(
+        tmp_path, f"{PLAIN}{more}draining = true\nschema_alternatives = 7\ntokens_per_second = 90"
+    ).read()
     (deployment,) = fleet.deployments
     assert (deployment.upstream_model, deployment.draining) == ("m", True)
     assert deployment.parameters == {"stop"}
     assert deployment.routes == {"embeddings"}
     assert deployment.schema_alternatives == 7
+    assert deployment.tokens_per_second == 90
 
 
 def test_the_example_has_two_datacenters_of_two_deployments_that_are_started_here():

@@ -34,7 +34,7 @@ ENTRIES: dict[str, Any] = {
             "id": "east-1", "model": "acme/echo-1", "datacenter": "east", "engine": "openai",
             "slots": 8, "base_url": "http://127.0.0.1:9000/v1", "upstream_model": "m",
             "parameters": ["stop"], "routes": ["embeddings"], "schema_alternatives": 3,
-            "health": "none", "draining": False,
+            "health": "none", "draining": False, "tokens_per_second": 90,
         },
         {
             "id": "east-2", "model": "acme/echo-1", "datacenter": "east", "engine": "mock",

@@ -11,8 +11,9 @@ import pytest
 from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.billing.holds import GRACE, Hold, Holds
 from prime_inference.billing.limit_table import LimitTable
-from prime_inference.domain.errors import BudgetExceeded, RateLimited
+from prime_inference.domain.errors import BudgetExceeded, RateLimited, ReservationExhausted
 from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.ports.ledger import LedgerUnavailable
 from prime_inference.ports.limits import (
     HoldAsk,
@@ -109,6 +110,27 @@ async def test_a_rate_that_is_reached_says_when_to_come_again():
     assert "600 tokens per minute on this team and m" in caught.value.message
     assert caught.value.retry_after == pytest.approx(6)
     assert caught.value.headers["x-ratelimit-name"] == "tokens_per_minute:r"
+
+
+async def test_the_output_of_a_reservation_is_drawn_when_it_is_known_by_all_replicas():
+    store = Store()
+    one, other = holds(store), holds(store)
+    reserved = Reservation("res_1", "t", "m", 8, 0.0, 0, Period.HOUR, 0.0, tokens_per_second=1)
+    limit = reserved.output_limit
+    assert limit is not None
+    for own, pool in ((one, "serverless"), (one, limit.id), (other, limit.id)):
+        hold = await own.take(f"{pool} {id(own)}", [limit], tokens=10**6, cost=0)
+        assert hold is not None
+        own.settle(hold, tokens=10**6, cost=0, output=40, pool=pool)
+        await own.drain()
+    assert other.output_left == {limit.id: 0}
+    for own in (one, other):
+        with pytest.raises(ReservationExhausted) as caught:
+            await own.take("r", [TOTAL, limit], tokens=1, cost=1)
+        assert caught.value.reservations == ("res_1",)
+        assert caught.value.over == caught.value.headers["x-prime-over"] == "tokens_per_second"
+        assert caught.value.retry_after == pytest.approx(20)  # 80 of 60 were drawn
+    assert await spend(one, "r2", MOST)  # nothing is held of the limits beside it
 
 
 async def test_what_the_ledger_has_counts_for_a_store_that_is_empty():

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
@@ -24,6 +25,7 @@ from prime_inference.ports.ledger import (
     EventsRefused,
     Transfer,
     TransferConflict,
+    TransferRefused,
     UsageFilter,
     tenant_account,
 )
@@ -192,6 +194,60 @@ def test_a_batch_that_cannot_be_written_whole_is_not_written_at_all(database: Da
     assert ledger.verify().events == 0
     assert ledger.apply("r1", [event(1)], 5).fresh == 1  # the connection is whole again
     assert ledger.verify().sound
+
+
+MOST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("full", "passes"),
+    [
+        ("UPDATE balance SET amount = :most - 1 WHERE account = 'revenue'", {"outcome": "failed"}),
+        ("UPDATE usage_day SET completion_tokens = :most - 1", {"tenant": "team-b"}),
+    ],
+)
+def test_an_event_that_would_take_a_sum_out_of_64_bits_is_refused_and_others_are_not(
+    database: Database, full: str, passes: dict[str, Any]
+):
+    ledger = SqlLedger(database)
+    ledger.apply("r1", [event()], 5)
+    with database.transaction() as transaction:
+        transaction.run(full, most=MOST)
+    with pytest.raises(EventsRefused):
+        ledger.apply("r1", [event(2)], 5)
+    assert ledger.apply("r1", [event(2, **passes)], 5) == Applied(1, 0)
+    assert ledger.event("team-a", "g2") == (None if "tenant" in passes else event(2, **passes))
+
+
+def test_a_transfer_that_would_take_a_balance_out_of_64_bits_is_refused(database: Database):
+    ledger = SqlLedger(database)
+    ledger.transfer(credit(1000))
+    with database.transaction() as transaction:
+        transaction.run("UPDATE balance SET amount = -:most WHERE account = 'cash'", most=MOST)
+    with pytest.raises(TransferRefused, match="64 bits"):
+        ledger.transfer(credit(2, "pay2"))
+    assert ledger.balance(tenant_account("team-a")) == 1000
+    assert ledger.transfer(credit(1, "pay3")) is True  # to the last nanodollar
+    assert ledger.balance(CASH) == -MOST - 1
+
+
+def test_the_proof_holds_where_all_that_moved_leaves_64_bits(database: Database):
+    ledger = SqlLedger(database)
+    own, other = tenant_account("team-a"), "adjustments"
+    for number in range(6):  # there and back
+        accounts = (other, own) if number % 2 else (own, other)
+        with database.transaction() as transaction:
+            ((batch,),) = transaction.rows(statements.NEW_BATCH, source="r1", now=1)
+            rows = [
+                ("team-a", f"{number}-{n}", "adjustment", *accounts, 2**52, 1, "", "", batch)
+                for n in range(1000)
+            ]
+            transaction.insert_new("transfer", (*statements.TRANSFER_COLUMNS, "batch"), rows)
+            transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
+    assert ledger.verify().sound
+    with database.transaction() as transaction:
+        transaction.run("UPDATE balance SET amount = amount + 2 * 4294967296")
+    assert len(ledger.verify().problems) == 3
 
 
 def test_shippers_at_the_same_time_apply_each_event_once(open_database: OpenDatabase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -99,3 +99,34 @@ class Limits(RuleBasedStateMachine):
 
 Limits.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_limits_agree_with_the_model = Limits.TestCase
+
+
+SLOTS, LONGEST = 4, 200
+
+
+@given(
+    st.integers(1, 20),
+    st.lists(st.tuples(st.floats(0, 60), st.booleans(), st.integers(0, LONGEST)), max_size=200),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_drawn_afterwards_exceeds_a_reservation_s_rate_by_what_its_slots_write_at_most(
+    per_second: int, steps: list[tuple[float, bool, int]]
+):
+    table, most = LimitTable(), per_second * 60
+    running: list[HoldAsk] = []
+    now, drawn = 0.0, 0
+    for number, (passed, ends, output) in enumerate(steps):
+        now += passed
+        if ends and running:
+            table.settle(running.pop(0), [output], now)
+            drawn += output
+        elif len(running) < SLOTS:
+            demand = Demand("r", LimitKind.RESERVED_OUTPUT, most, 0)
+            ask = HoldAsk(f"m{number}", (demand,), ttl_s=10.0)
+            grant = table.reserve(ask, now)
+            if grant.granted:
+                running.append(ask)
+                assert drawn <= most + now * per_second + 1e-6
+            else:
+                assert 0 < grant.states[0].wait_s <= SLOTS * LONGEST / per_second
+    assert drawn <= most + now * per_second + SLOTS * LONGEST

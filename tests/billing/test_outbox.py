@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,11 +21,14 @@ from prime_inference.adapters.files.outbox import FileOutbox, FileOutboxReader
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.adapters.sqlite.database import SqliteDatabase
+from prime_inference.billing.outbox_lag import STUCK_S, OutboxLag
 from prime_inference.billing.rating import usage_event
 from prime_inference.billing.shipper import BATCH, Shipper
+from prime_inference.compose_shipper import ShipperOrder, ShipperProcess, ShipperThread
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import Applied, LedgerUnavailable
+from prime_inference.reliability.background import Background, end
 
 from .samples import generation, price
 
@@ -206,8 +211,8 @@ def test_the_shipper_drains_the_outbox_into_the_ledger(
     sent = events(BATCH + 5)
     outbox.append(sent)
     shipper = Shipper(reader, books, "r1")
-    shipper.start()
     shipper.stop()
+    shipper.run()
     assert (outbox.waiting(), shipper.failing) == (0, False)
     found = books.verify()
     assert found.sound
@@ -242,14 +247,18 @@ def test_while_the_ledger_is_away_events_wait_and_then_go(
     books = SqlLedger(database)  # no tables yet
     outbox.append(events(2))
     shipper = Shipper(reader, books, "r1")
-    shipper.start()
-    deadline = time.monotonic() + 10
-    while not shipper.failing:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert outbox.waiting() > 0
-    migrate(database)
-    shipper.stop()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(shipper.run)
+        try:
+            deadline = time.monotonic() + 10
+            while not shipper.failing:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert outbox.waiting() > 0
+            migrate(database)
+        finally:
+            shipper.stop()
+        running.result()
     assert books.verify().events == 2
     database.close()
 
@@ -264,8 +273,8 @@ def test_an_event_that_no_ledger_takes_is_set_aside_and_holds_up_no_other(
     sent[2] = msgspec.structs.replace(sent[2], **wrong)
     outbox.append([event for event in sent if event is not sent[2]])
     ship = Shipper(Handed(sent, reader), books, "r1")
-    ship.start()
     ship.stop()
+    ship.run()
     assert (outbox.waiting(), outbox.set_aside(), ship.failing) == (0, 1, False)
     assert (books.verify().sound, books.verify().events) == (True, 4)
     Shipper(Handed(sent, reader), books, "r1").ship_once()  # its shipper died in between
@@ -289,20 +298,71 @@ class Handed:
         return [(place, event) for event in events]
 
 
-def test_a_shipper_outlives_what_nobody_foresaw(
+async def test_a_shipper_that_ends_by_a_defect_is_started_again_counted_and_named(
     outbox: FileOutbox, reader: FileOutboxReader, books: SqlLedger
 ):
     outbox.append(events(2))
     apply, books.apply = books.apply, lambda *_: 1 // 0  # type: ignore[method-assign, assignment]
-    shipper = Shipper(reader, books, "r1")
-    shipper.start()
-    deadline = time.monotonic() + 10
-    while not shipper.failing:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    books.apply = apply  # type: ignore[method-assign]
-    shipper.stop()
+    background = Background(time.monotonic)
+    thread = ShipperThread(Shipper(reader, books, "r1"))
+    task = background.start("shipper", thread.run)
+    async with asyncio.timeout(20):
+        while not background.failures["shipper"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert background.failing["shipper"].startswith("ZeroDivisionError")
+        books.apply = apply  # type: ignore[method-assign]
+        while outbox.waiting():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await end([task])
+    await thread.stop()
     assert (outbox.waiting(), books.verify().events) == (0, 2)
+
+
+async def test_a_shipper_process_that_dies_is_started_again_and_counted(
+    tmp_path: Path, outbox: FileOutbox, books: SqlLedger
+):
+    background = Background(time.monotonic)
+    order = ShipperOrder(f"sqlite:{tmp_path / 'ledger.db'}", str(tmp_path), "r1")
+    process = ShipperProcess(order)
+    task = background.start("shipper", process.run)
+    async with asyncio.timeout(30):
+        for number in (1, 2):
+            outbox.append(events(number)[-1:])
+            while outbox.waiting():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            if number == 1:
+                assert process._process is not None
+                process._process.kill()
+        assert background.failures["shipper"] == 1
+        assert "ended with -9" in background.failing["shipper"]
+    await end([task])
+    await process.stop()
+    assert books.verify().events == 2
+
+
+def test_a_shipper_that_does_not_get_on_is_named_with_how_long_usage_waits(
+    outbox: FileOutbox, reader: FileOutboxReader
+):
+    now = 100.0
+    lag = OutboxLag(outbox, lambda: now)
+    lag.look()
+    assert (lag.seconds, lag.failing) == (0.0, {})
+    for count in (1, 2):  # it ships, and more comes: never long ago
+        outbox.append(events(count))
+        lag.look()
+        now += STUCK_S - 1
+        reader.delete(reader.oldest(count)[-1][0])
+        outbox.append(events(1))
+        lag.look()
+        assert (lag.seconds, lag.failing) == (0.0, {})
+    now += STUCK_S + 22
+    outbox.append(events(1))
+    lag.look()
+    assert lag.seconds == STUCK_S + 22
+    assert "37 s" in lag.failing["shipper"]
+    reader.delete(reader.oldest(9)[-1][0])
+    lag.look()
+    assert (lag.seconds, lag.failing) == (0.0, {})
 
 
 def test_a_line_of_another_release_is_set_aside_once(outbox: FileOutbox, reader: FileOutboxReader):

@@ -42,9 +42,10 @@ def test_a_cost_is_the_exact_sum_rounded_once_half_up(usage: Usage, price: Price
 @settings(deadline=None)
 @given(usages(), prices())
 def test_what_is_held_is_never_less_than_the_cost(usage: Usage, price: Price):
-    held = most(price, usage.prompt_tokens, usage.completion_tokens)
-    assert cost(usage, price) <= held
-    assert cost(usage, price, batch=True) <= held
+    tokens = usage.prompt_tokens, usage.completion_tokens
+    full, batch = most(price, *tokens), most(price, *tokens, batch=True)
+    assert cost(usage, price) <= full
+    assert cost(usage, price, batch=True) <= batch <= full
 
 
 def test_half_a_nanodollar_is_rounded_up():
@@ -56,6 +57,13 @@ def test_a_batch_is_discounted_before_rounding():
     assert cost(Usage(1, 0), price(prompt=1000, batch_discount=5000), batch=True) == 1
     assert cost(Usage(3, 0), price(prompt=333, batch_discount=5000), batch=True) == 0
     assert cost(Usage(100, 0), price(batch_discount=5000), batch=True) == 50_000
+
+
+def test_flex_pays_the_price_of_a_batch():
+    half, flex = price(batch_discount=5000), generation(pool="flex")
+    full = usage_event(generation(), half).cost
+    assert usage_event(flex, half).cost * 2 == full
+    assert usage_event(flex, price()).cost == full
 
 
 def test_an_engine_that_counts_more_parts_than_the_whole_is_believed_up_to_the_whole():

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from typer.testing import CliRunner
@@ -140,6 +141,14 @@ def test_an_operator_reserves_slots_and_the_team_sees_and_pays_them(gateway: dic
     error = prime(gateway, *reservations, *too_many, code=1)["error"]
     assert "can be reserved" in error["message"]
     assert prime(gateway, *reservations, "end", made["id"])["state"] == "ended"
+
+    ask(gateway, prime(gateway, "inference", "keys", "create", "k", "--team", team)["key"])
+    httpx.get(f"{gateway['control_url']}/metrics", trust_env=False)  # what is gathered is counted
+    fast = ("create", MODEL, "2", "--team", team, "--price", "1", "--tokens-per-second")
+    made = prime(gateway, *reservations, *fast, "1")
+    assert (made["tokens_per_second"], made["carries_tokens_per_second"] > 1) == (1, True)
+    error = prime(gateway, *reservations, *fast, "1000000000", code=1)["error"]
+    assert "slots carry" in error["message"]
 
 
 def test_what_goes_wrong_is_said_in_one_error(gateway: dict[str, Any], tmp_path: Path):

@@ -30,6 +30,7 @@ def test_sends_what_was_asked_for_and_no_more(prime: Prime, server: ScriptedServ
 
 def test_every_option_has_its_field(prime: Prime, server: ScriptedServer):
     options = ["-s", "Be brief.", "-t", "0.5", "--max-tokens", "7", "--reasoning-effort", "low"]
+    options += ["--service-tier", "flex"]
     prime("inference", "chat", "plain", "hi", *options, "--stream", "--stats")
     assert server.chat_requests[0].body == {
         "model": "plain",
@@ -40,6 +41,7 @@ def test_every_option_has_its_field(prime: Prime, server: ScriptedServer):
         "temperature": 0.5,
         "max_tokens": 7,
         "reasoning_effort": "low",
+        "service_tier": "flex",
         "stream": True,
         "stream_options": {"include_usage": True},
     }

@@ -36,6 +36,7 @@ def block(
     in_flight: int = 0,
     safe: int = 0,
     keep: int = 0,
+    has_batch: int = 0,
     capacity: int = 8,
     ttl_s: float = LONG_S,
     sequence: int | None = None,
@@ -55,6 +56,7 @@ def block(
         sharing=sharing,
         safe=safe,
         keep=keep,
+        has_batch=has_batch,
     )
 
 

@@ -49,6 +49,7 @@ def _asks(draw: st.DrawFn) -> list[BlockAsk]:
             kept=draw(st.integers(0, 8)),
             safe=draw(st.integers(0, 6)),
             keep=draw(st.integers(0, 4)),
+            has_batch=draw(st.integers(0, 6)),
         )
         for number in range(draw(st.integers(1, 25)))
     ]

@@ -100,6 +100,32 @@ async def test_batch_gets_at_most_four_fifths(store: Coordination) -> None:
     assert (grant.granted, grant.batch) == (8, 8)
 
 
+async def test_all_holders_together_run_four_fifths_of_batch_at_most(store: Coordination) -> None:
+    (first,) = await store.lease_blocks([block("a", 0, batch=8, capacity=10)])
+    assert (first.granted, first.batch) == (8, 8)
+    (late,) = await store.lease_blocks([block("b", 0, batch=8, capacity=10)])
+    assert (late.granted, late.batch) == (0, 0)
+    running = block("a", 0, batch=8, has=8, has_batch=8, in_flight=8, capacity=10)
+    (cut,) = await store.lease_blocks([running])
+    assert cut.batch == 4
+    (late,) = await store.lease_blocks([block("b", 1, batch=8, capacity=10)])
+    assert (late.granted, late.batch) == (1, 0)
+    await store.lease_blocks([block("a", 0, batch=8, has=4, has_batch=4, in_flight=4, capacity=10)])
+    (late,) = await store.lease_blocks([block("b", 1, batch=8, has=1, capacity=10)])
+    assert (late.granted, late.batch) == (5, 4)
+
+
+async def test_batch_that_runs_over_its_part_takes_nothing_from_interactive_wants(
+    store: Coordination,
+) -> None:
+    await store.lease_blocks([block("a", 0, batch=8, has_batch=8, capacity=12)])
+    await store.lease_blocks([block("a", 0, batch=8, has_batch=8, in_flight=8, capacity=8)])
+    (grant,) = await store.lease_blocks([block("b", 3, capacity=12)])
+    assert (grant.granted, grant.batch) == (0, 0)  # nothing is free
+    await store.lease_blocks([block("a", 0, has_batch=8, in_flight=5, capacity=8)])
+    assert await granted(store, block("b", 3, capacity=12)) == 3
+
+
 async def test_batch_gets_the_only_slot_if_nobody_else_wants_it(store: Coordination) -> None:
     (grant,) = await store.lease_blocks([block("a", 0, batch=5, capacity=1)])
     assert (grant.granted, grant.batch) == (1, 1)

@@ -125,6 +125,18 @@ async def test_what_was_reserved_of_a_rate_and_not_used_is_given_back(limits: Li
     assert (await limits.reserve(ask(rate(500, 600)))).granted
 
 
+async def test_a_rate_that_is_drawn_afterwards_may_owe_and_waits_until_it_has_paid(
+    limits: LimitStore,
+):
+    first, second = ask(rate(0, 600)), ask(rate(0, 600))
+    for each in (first, second):
+        assert (await limits.reserve(each)).granted
+    await limits.settle([(first, [400]), (second, [300])])
+    refused = await limits.reserve(ask(rate(0, 600)))
+    assert refused.refused == 0
+    assert 5 < refused.states[0].wait_s <= 10
+
+
 async def test_more_than_a_whole_minute_takes_a_whole_minute(limits: LimitStore):
     assert (await limits.reserve(ask(rate(5_000, 600)))).granted
     assert not (await limits.reserve(ask(rate(300, 600)))).granted

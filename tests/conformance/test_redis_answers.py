@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,7 +20,7 @@ from prime_inference.ports.coordination import (
     CoordinationUnavailable,
     Limit,
 )
-from tests.conformance.asks import block, granted, request, trip
+from tests.conformance.asks import block, granted, probe, request, trip
 from tests.redis_server import RedisServer
 
 POISON = ["nan", "-nan", "inf", "-inf", "1e308", "9007199254740993", "0.5", "", "x", "-1"]
@@ -121,6 +122,46 @@ async def test_a_block_that_is_garbage_is_as_if_it_were_not_there(
     for field in ("", *record):
         redis_server.command("HDEL", key, f"h:evil-{field}")
     assert await granted(store, block("c", 4)) == 4
+    await store.close()
+
+
+async def test_a_block_that_would_be_held_for_good_is_not_believed(
+    redis_server: RedisServer,
+) -> None:
+    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2)
+    key = "prime:{blocks}:d"
+    await granted(store, block("a", 1, ttl_s=10))
+    record = json.loads(redis_server.command("HGET", key, "h:a"))
+    far = {"held": 1_000_000, "ends": "9007199254740990"}
+    redis_server.command("HSET", key, "h:evil", json.dumps(record | far))
+    none = {"capacity": 0}
+    redis_server.command("HSET", key, "h:none", json.dumps(record | none))
+    assert await granted(store, block("b", 4, ttl_s=10)) == 4
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"open_until": "9007199254740990"},
+        {"state": "half_open", "tickets": {"x": "9007199254740990"}},
+        {"answers": -1_000_000_000},
+        {"trips": -50},
+        {"epoch": "9007199254740991"},
+    ],
+)
+async def test_a_breaker_that_would_be_open_for_good_is_not_believed(
+    redis_server: RedisServer, planted: dict[str, object]
+) -> None:
+    store = RedisCoordination(redis_server.url, learning_s=0, call_s=2, connect_s=2)
+    await store.trip(trip(open_s=0.001))
+    record = json.loads(redis_server.command("HGET", "prime:breakers", "d:d"))
+    redis_server.command("HSET", "prime:breakers", "d:d", json.dumps(record | planted))
+    redis_server.command("HSET", "prime:breakers", "~version", "9007199254740991")
+    probed = await store.probe(probe("a"))
+    assert probed.granted or probed.record.state is BreakerState.CLOSED
+    reopened = await store.trip(trip())
+    assert reopened.epoch <= (time.time() + 60) * 1e6
     await store.close()
 
 

@@ -205,14 +205,14 @@ def test_a_server_that_is_still_loading_says_so() -> None:
 async def test_keys_outlive_the_longest_lease_whatever_is_written_last(
     redis_server: RedisServer, store: RedisCoordination
 ) -> None:
-    week_s, week_ms = 7 * 86400, 7 * 86400 * 1000
-    await granted(store, block("long", 1, ttl_s=week_s))
+    week_s, day_ms = 7 * 86400, 86400 * 1000
+    await granted(store, block("long", 1, ttl_s=50))  # beyond 60 of another's it is not believed
     await granted(store, block("short", 1, ttl_s=1))
     await store.acquire(request("long", ttl_s=week_s))
     await store.acquire(request("short", ttl_s=1))
     await store.release(request("short"))
-    for key in ("prime:{blocks}:d", "prime:requests:{team}:concurrency"):
-        assert int(redis_server.command("PTTL", key)) > week_ms
+    assert int(redis_server.command("PTTL", "prime:{blocks}:d")) > day_ms + 20_000
+    assert int(redis_server.command("PTTL", "prime:requests:{team}:concurrency")) > 7 * day_ms
 
 
 async def test_keys_of_a_pool_that_is_idle_for_hours_stay(
@@ -295,15 +295,18 @@ async def test_leases_do_not_live_longer_when_the_clock_steps_back(
 async def test_breakers_do_not_stay_open_longer_when_the_clock_steps_back(
     redis_server: RedisServer, store: RedisCoordination
 ) -> None:
-    await store.trip(trip(open_s=0.2))
+    await store.trip(trip(open_s=1.5))
     record = json.loads(redis_server.command("HGET", "prime:breakers", "d:d"))
     record["open_until"] = str(int(record["open_until"]) + 3600 * 10**6)
     hour_ahead = str(int((time.time() + 3600) * 1e6))
     redis_server.command("HSET", "prime:breakers", "d:d", json.dumps(record))
     redis_server.command("HSET", "prime:breakers", "~latest", hour_ahead)
     assert not (await store.probe(probe("a"))).granted
-    await asyncio.sleep(0.3)
-    grant = await store.probe(probe("a"))
+    for _ in range(200):
+        grant = await store.probe(probe("a"))
+        if grant.granted:
+            break
+        await asyncio.sleep(0.05)
     assert grant.granted
     closed = await store.conclude(result("a", grant.record.epoch, Verdict.ANSWERED))
     assert closed.state is BreakerState.CLOSED
@@ -311,8 +314,8 @@ async def test_breakers_do_not_stay_open_longer_when_the_clock_steps_back(
 
 
 async def test_fleets_with_different_prefixes_share_a_server(redis_server: RedisServer) -> None:
-    one = RedisCoordination(redis_server.url, prefix="one", learning_s=0)
-    two = RedisCoordination(redis_server.url, prefix="two", learning_s=0)
+    one = RedisCoordination(redis_server.url, prefix="one", learning_s=0, call_s=5, connect_s=5)
+    two = RedisCoordination(redis_server.url, prefix="two", learning_s=0, call_s=5, connect_s=5)
     assert await granted(one, block("a", 8)) == 8
     assert await granted(two, block("b", 8)) == 8
     await one.close()

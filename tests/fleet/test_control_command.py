@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from prime_inference.adapters.files.cache_reports import CacheReportsFile
+from prime_inference.fleet.caches import reports_file
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.launcher.supervisor import end_without_supervisor
@@ -80,9 +82,12 @@ class Controlled:
         return await self.process.wait()
 
     @property
+    def list_here(self) -> Path:
+        return self._folder / "state/controllers/both/deployments.json"
+
+    @property
     def listed_here(self) -> dict[str, str]:
-        file = self._folder / "state/controllers/both/deployments.json"
-        return listed(file.read_text()) if file.exists() else {}
+        return listed(self.list_here.read_text()) if self.list_here.exists() else {}
 
     @property
     def listed_in_cluster(self) -> dict[str, str]:
@@ -154,6 +159,9 @@ async def test_a_controller_that_dies_ends_nothing_and_the_next_one_goes_on(
     await until(lambda: controlled.listed_here)
     folder = str(controlled.local.folder)
     before = processes.find(folder)
+    reports = CacheReportsFile(reports_file(controlled.list_here), time.time)
+    await reports.refresh()  # as a gateway that follows the list does when somebody looks
+    assert [name.rpartition("-")[0] for name in reports.latest()] == ["tiny"]
     assert await controlled.end(signal.SIGKILL) == -signal.SIGKILL
     assert processes.find(folder) == before
 

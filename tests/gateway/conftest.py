@@ -60,7 +60,8 @@ def state_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def start_gateway(tmp_path: Path, state_template: Path) -> AsyncIterator[StartGateway]:
     """Starts gateways over engines (or base URLs); options as `running` takes them.
 
-    `slots` and `tool_parser` go into each deployment, `kinds` are what the engines are.
+    `slots`, `tool_parser` and `tokens_per_second` go into each deployment, `kinds` are what the
+    engines are.
     """
     async with AsyncExitStack() as stack:
         started = 0
@@ -70,14 +71,16 @@ async def start_gateway(tmp_path: Path, state_template: Path) -> AsyncIterator[S
             slots: int = 256,
             kinds: Sequence[str] = (),
             tool_parser: GatewayParser | None = None,
+            tokens_per_second: int | None = None,
             **options: Any,
         ) -> RunningGateway:
             nonlocal started
             started += 1
-            parser: dict[str, Any] = {} if tool_parser is None else {"tool_parser": tool_parser}
+            more: dict[str, Any] = {} if tool_parser is None else {"tool_parser": tool_parser}
+            more |= {"slots": slots, "tokens_per_second": tokens_per_second}
             urls = [each if isinstance(each, str) else each.base_url for each in engines]
             deployments = [
-                deployment(number, url, slots=slots, engine=kind, **parser)
+                deployment(number, url, engine=kind, **more)
                 for number, (url, kind) in enumerate(zip_longest(urls, kinds, fillvalue="vllm"))
             ]
             if urls:

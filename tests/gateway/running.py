@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prime_inference import compose
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.gateway.cache_figures import Reports
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
@@ -256,6 +257,7 @@ async def running(
     redis_url: str | None = None,
     catalog_models: Sequence[Model] | None = None,
     billing: compose.BillingOptions | None = None,
+    cache_reports: Reports | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway over `deployments`; `follow` may change them."""
     options = compose.ListenOptions(
@@ -270,7 +272,10 @@ async def running(
     catalog = MemoryCatalog(catalog_models or models(), deployments)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with (
-        compose.listening(catalog, options, not_ready, InOrder(), follow) as (describe, _),
+        compose.listening(catalog, options, not_ready, InOrder(), follow, cache_reports) as (
+            describe,
+            _,
+        ),
         httpx.AsyncClient(trust_env=False, verify=False, limits=limits, timeout=10) as client,
     ):
         endpoint = describe(MODEL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from prime_inference.billing import outbox_lag
 from prime_inference.compose import BillingOptions
 from prime_inference.engines.mock import MockEngine, expected_usage
 from prime_inference.gateway.clocks import ClockLimits
@@ -101,6 +103,33 @@ async def test_a_dialect_is_an_endpoint_of_its_own_for_keys_and_bills(
     told = await own.get(f"/generation?id={response.headers['x-generation-id']}")
     assert told.json()["data"]["outcome"] == "complete"
     assert response.json()["usage"]["cost"] == float(told.json()["data"]["total_cost_usd"]) > 0
+
+
+async def test_usage_that_does_not_reach_the_ledger_is_named_until_it_does(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outbox_lag, "STUCK_S", 0.5)
+
+    async def failing() -> dict[str, str]:
+        ready = await gateway.client.get(f"{gateway.control_url}/ready")
+        assert ready.status_code == 200
+        troubles: dict[str, str] = ready.json().get("failing", {})
+        return troubles
+
+    books = sqlite3.connect(gateway.state_dir / "prime.db", timeout=10)
+    books.execute("ALTER TABLE usage_event RENAME TO elsewhere")
+    await gateway.chat()
+    async with asyncio.timeout(20):
+        while "shipper" not in await failing():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert await gateway.metric("prime_outbox_lag_seconds") > 0.5
+    books.execute("ALTER TABLE elsewhere RENAME TO usage_event")
+    books.close()
+    async with asyncio.timeout(20):
+        while "shipper" in await failing():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    await shipped(gateway, 1)
+    assert await gateway.metric("prime_outbox_lag_seconds") == 0
 
 
 async def test_embeddings_pay_for_their_prompt(gateway: RunningGateway):
@@ -556,6 +585,7 @@ NOT_RIGHT: list[tuple[str, str, Any, int]] = [
     ("POST", "limits", {"kind": "budget_daily", "most_usd": "9e9"}, 400),
     ("POST", "limits", {"kind": "concurrency", "most": 2**80}, 400),
     ("POST", "limits", {"kind": "wallet", "most_usd": "1"}, 400),
+    ("POST", "limits", {"kind": "reserved_output_tokens_per_minute", "most": 1}, 400),
     ("PUT", "tenants/local/payment", {"payment": "later"}, 400),
     ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
     ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from prime_inference.adapters.files.cache_reports import STALE_SECONDS, CacheReportsFile
 from prime_inference.domain.caches import CacheReport
+from prime_inference.engines.mock import MockEngine
 from prime_inference.fleet.caches import CacheReports, write_reports
 from prime_inference.gateway.statistics import EndpointStatistics
 
@@ -37,6 +38,32 @@ async def test_cached_prompt_tokens_are_shown_for_each_deployment(start_gateway:
     cached = [one for one in text.splitlines() if one.startswith("prime_deployment_cached_tokens_")]
     (line,) = [one for one in cached if 'deployment="engine-0"' in one]
     assert line.endswith(" 8.0")
+
+
+async def test_workers_are_asked_before_metrics_and_fleet_are_shown_and_for_nothing_else(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    class Counted:
+        asked = 0
+
+        async def refresh(self) -> None:
+            self.asked += 1
+
+        def latest(self) -> dict[str, CacheReport]:
+            return {"engine-0": CacheReport(prompt_tokens=self.asked)}
+
+    reports = Counted()
+    gateway = await start_gateway(engine, cache_reports=reports)
+    for path in ("/live", "/ready"):
+        await gateway.client.get(gateway.control_url + path)
+    assert reports.asked == 0
+    text = (await gateway.client.get(f"{gateway.control_url}/metrics")).text
+    (line,) = [one for one in text.splitlines() if one.startswith("prime_fleet_prompt_tokens{")]
+    assert 'deployment="engine-0"' in line
+    assert line.endswith(" 1.0")
+    headers = gateway.authorization()
+    view = (await gateway.client.get(f"{gateway.control_url}/fleet", headers=headers)).json()
+    assert (reports.asked, view["caches"][0]["router_hits"]) == (2, 0.0)
 
 
 def test_a_report_is_taken_while_it_is_fresh(tmp_path: Path):

@@ -27,7 +27,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 async def ask(server: RedisServer) -> BlockGrant:
     """What one more replica would be told of the first deployment."""
-    store = RedisCoordination(server.url)
+    store = RedisCoordination(server.url, call_s=5, connect_s=5)
     try:
         wish = BlockAsk("engine-0", "another", 1, 8, 8, 0, 0, 0, ttl_s=10)
         (grant,) = await store.lease_blocks([wish])

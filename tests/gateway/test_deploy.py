@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from prime_inference.compose import BillingOptions
 from prime_inference.engines.mock import MockEngine
 
 from .conftest import StartGateway
@@ -40,7 +41,7 @@ def expressions(node: Any) -> Iterator[str]:
 
 async def exported(start_gateway: StartGateway, *engines: MockEngine) -> dict[str, set[str]]:
     """Names of samples that a gateway exports, with the labels of those there are."""
-    gateway = await start_gateway(*engines)
+    gateway = await start_gateway(*engines, billing=BillingOptions("sqlite"))
     await gateway.stream()
     text = (await gateway.client.get(f"{gateway.control_url}/metrics")).text
     names: dict[str, set[str]] = {}

@@ -219,9 +219,21 @@ async def test_a_client_that_left_has_nothing_stored(gateway: RunningGateway, en
 
 async def test_what_a_query_asks_for_is_refused(gateway: RunningGateway):
     made = await ask(gateway, "/responses")
-    for path in (f"/responses/{made['id']}", f"/responses/{made['id']}/input_items"):
-        refused = await gateway.get(f"{path}?include=x")
-        assert refused.json()["error"]["param"] == "include"
+    items = f"/responses/{made['id']}/input_items"
+    for path, param in {
+        f"/responses/{made['id']}?include=x": "include",
+        f"{items}?include[]=x": "include",
+        f"{items}?limit=0": "limit",
+        f"{items}?limit=101": "limit",
+        f"{items}?limit=-1": "limit",
+        f"{items}?limit=": "limit",
+        f"{items}?order=up": "order",
+        f"{items}?after=msg_1": "after",
+        f"{items}?before=msg_1": "before",
+    }.items():
+        refused = await gateway.get(path)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == param
 
 
 # -- counting and errors

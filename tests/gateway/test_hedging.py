@@ -70,6 +70,9 @@ async def test_the_second_attempt_answers_when_the_first_is_late_and_the_loser_i
     home.behave("")  # its slot was given back, and being slow has not ejected it
     await ask(gateway, stream)
     assert home.requests[-1].outcome == "complete"
+    home.behave("slow-first-500ms")  # nobody waits for what is cheap
+    await ask(gateway, stream, service_tier="flex")
+    assert len(other.requests) == 1
 
 
 async def test_the_first_attempt_answers_when_it_is_faster_after_all(

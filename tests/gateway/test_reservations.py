@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest_asyncio
 
 from prime_inference.compose import BillingOptions
 from prime_inference.engines.mock import MockEngine
+from tests.redis_server import RedisServer, executables
 
 from .conftest import StartGateway
 from .running import MODEL, RunningGateway
@@ -188,6 +191,7 @@ async def test_over_its_reservation_a_team_spills_or_is_told(
     pool = f"reserved:{made['id']}"
     if spill:
         assert pools == [pool, pool, "serverless"]
+        assert {each.headers.get("x-prime-over") for each in answers} == {None, "slots"}
         assert [each.status_code for each in answers] == [200] * 3
         return
     (refused,) = [each for each in answers if each.status_code != 200]
@@ -195,7 +199,122 @@ async def test_over_its_reservation_a_team_spills_or_is_told(
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json()["error"]["code"] == "reservation_exhausted"
     assert refused.json()["error"]["metadata"]["reservations"] == [made["id"]]
+    assert refused.json()["error"]["metadata"]["over"] == refused.headers["x-prime-over"] == "slots"
     assert pools == ["", pool, pool]
+
+
+# --- tokens per second
+
+
+async def test_tokens_that_the_slots_do_not_carry_cannot_be_reserved(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    gateway = await start_gateway(
+        engine, slots=4, tokens_per_second=400, billing=BillingOptions("sqlite")
+    )
+    tenant, _ = await team(gateway)
+    wanted = {"tenant": tenant, "model": MODEL, "slots": 2, "price_usd": "1"}
+    too_many = {**wanted, "tokens_per_second": 201}
+    refused = await gateway.admin_response("POST", "reservations", too_many)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "tokens_per_second"
+    assert (error["metadata"]["carries_tokens_per_second"], error["metadata"]["slots"]) == (200, 3)
+    made = await reserve(gateway, tenant, 2, tokens_per_second=200)
+    assert (made["tokens_per_second"], made["carries_tokens_per_second"]) == (200, 200)
+
+
+async def test_what_slots_carry_is_measured_where_nobody_declares_it(gateway: RunningGateway):
+    tenant, _ = await team(gateway)
+    wanted = {"tenant": tenant, "model": MODEL, "slots": 2, "price_usd": "1"}
+    told = {**wanted, "tokens_per_second": 1, "datacenters": ["dc-0"]}
+    unknown = await gateway.admin_response("POST", "reservations", told)
+    assert unknown.status_code == 400
+    assert "fleet file" in unknown.text
+    await gateway.chat()
+    await gateway.metric("prime_generations_total")  # what is gathered is counted
+    made = await gateway.admin("POST", "reservations", told)
+    assert made["carries_tokens_per_second"] > 1
+    none = await reserve(gateway, tenant, 2)
+    assert none["tokens_per_second"] is None
+
+
+@pytest.mark.parametrize("spill", [True, False])
+async def test_over_its_tokens_a_team_spills_or_is_told(
+    start_gateway: StartGateway, engine: MockEngine, spill: bool
+):
+    gateway = await start_gateway(
+        engine, slots=4, tokens_per_second=400, billing=BillingOptions("sqlite")
+    )
+    await gateway.admin("POST", "prices", PRICE)
+    engine.behave("answer-50")  # a minute has 60
+    tenant, own = await team(gateway)
+    made = await reserve(gateway, tenant, 4, tokens_per_second=1, spill=spill)
+    await until_active(gateway, own)
+    async with asyncio.timeout(20):
+        while True:
+            answer = await own.chat()
+            if "x-prime-over" in answer.headers:
+                break
+            assert answer.headers["x-prime-pool"] == f"reserved:{made['id']}"
+            await asyncio.sleep(0.05)  # what was drawn is told in the background
+    assert answer.headers["x-prime-over"] == "tokens_per_second"
+    if spill:
+        assert answer.headers["x-prime-pool"] == "serverless"
+        assert answer.json()["usage"]["cost"] > 0
+        assert (await event_of(own, answer))["pool"] == "serverless"
+    else:
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.headers["x-ratelimit-remaining"] == "0"
+        error = answer.json()["error"]
+        assert error["code"] == "reservation_exhausted"
+        told = error["metadata"]
+        assert (told["over"], told["tokens_per_second"]) == ("tokens_per_second", 1)
+        assert told["reservations"] == [made["id"]]
+    outcome = {"over": "tokens_per_second", "outcome": "spilled" if spill else "refused"}
+    assert await gateway.metric("prime_over_reservation_total", **outcome) == 1
+    drawn = await gateway.metric("prime_reserved_output_tokens_total", reservation=made["id"])
+    assert drawn >= 100
+    fleet = await gateway.client.get(
+        f"{gateway.control_url}/fleet", headers=gateway.authorization()
+    )
+    (seen,) = fleet.json()["reservations"]
+    assert (seen["id"], seen["slots"], seen["in_flight"]) == (made["id"], 4, 0)
+    assert (seen["tokens_per_second"], seen["tokens_left"]) == (1, 0)
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(next(iter(executables().values())), tmp_path)
+    yield server
+    server.stop()
+
+
+async def test_gateways_draw_the_tokens_of_a_reservation_from_one_bucket(
+    start_gateway: StartGateway, engine: MockEngine, redis_server: RedisServer, tmp_path: Path
+):
+    billing = BillingOptions(f"sqlite:{tmp_path / 'prime.db'}", redis=redis_server.url)
+    options: dict[str, Any] = {"slots": 8, "tokens_per_second": 800, "billing": billing}
+    gateways = [
+        await start_gateway(engine, redis_url=redis_server.url, **options) for _ in range(2)
+    ]
+    engine.behave("answer-20")
+    tenant, own = await team(gateways[0])
+    made = await reserve(gateways[0], tenant, 4, tokens_per_second=1, spill=False)
+    members = [replace(gateway, key=own.key) for gateway in gateways]
+    served, refused = 0, [0, 0]
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.timeout(60):
+        while min(refused) < 3:
+            for number, member in enumerate(members):
+                answer = await member.chat()
+                served += answer.headers.get("x-prime-pool") == f"reserved:{made['id']}"
+                refused[number] += answer.headers.get("x-prime-over") == "tokens_per_second"
+                await asyncio.sleep(0.05)  # what was drawn is told in the background
+    most = 60 + (loop.time() - began) * 1  # a minute's worth, and what came in since
+    assert 60 <= served * 20 <= most + 2 * 20  # the last of each gateway may owe
 
 
 async def test_lent_slots_come_back_and_their_requests_go_on_elsewhere_or_are_told(

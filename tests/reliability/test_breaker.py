@@ -199,6 +199,9 @@ def test_a_ticket_that_nobody_came_for_goes_back(breaker: Breaker) -> None:
     assert breaker.unused_ticket(now=100.5) is None
     assert breaker.unused_ticket(now=101) is ticket
     assert breaker.unused_ticket(now=102) is None
+    breaker.ticket_ended(ticket)
+    assert not breaker.probe_is_due(now=101.9)  # whoever asked meanwhile is next
+    assert breaker.probe_is_due(now=102)
 
 
 def test_a_ticket_for_a_breaker_that_has_changed_since_is_not_taken(breaker: Breaker) -> None:

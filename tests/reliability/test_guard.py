@@ -8,6 +8,7 @@ import pytest
 
 from prime_inference.adapters.memory.coordination import MemoryStore
 from prime_inference.domain.errors import CapacityExhausted
+from prime_inference.domain.sharing import batch_part
 from prime_inference.ports.coordination import (
     Beat,
     BreakerReading,
@@ -613,6 +614,115 @@ def test_interactive_requests_are_served_before_batch_that_came_first() -> None:
     slots[0].release()
     assert len(interactive) == 1
     assert batch == []
+
+
+def _fill_with_batch(fleet: Fleet, slots: int) -> list[Slot]:
+    """As many batch requests as there is room for."""
+    taken: list[Slot] = []
+    for _ in range(8 * slots):
+        slot = fleet.guard.admit("a", Priority.BATCH)
+        if isinstance(slot, Slot):
+            taken.append(slot)
+        fleet.advance(0.25)
+    return taken
+
+
+@pytest.mark.parametrize(("slots", "replicas"), [(1, 1), (1, 3), (2, 2), (3, 3)])
+def test_few_slots_serve_batch_when_nobody_else_comes(slots: int, replicas: int) -> None:
+    fleet = Fleet(deployment("a", slots=slots), replicas=replicas)
+    for _ in range(5):  # a client that comes again when it is told to
+        for guard in fleet.guards:
+            guard.admit("a", Priority.BATCH)
+        fleet.advance(1.0)
+    assert sum(guard.status()[0].batch_in_flight for guard in fleet.guards) == 1
+
+
+@pytest.mark.parametrize("slots", [3, 4, 12])
+def test_batch_of_all_replicas_leaves_a_fifth_of_a_deployment(slots: int) -> None:
+    fleet = Fleet(deployment("a", slots=slots), replicas=3)
+    for _ in range(20):
+        for guard in fleet.guards:
+            for _ in range(slots):
+                guard.admit("a", Priority.BATCH)
+        fleet.advance(1.0)
+        running = sum(guard.status()[0].batch_in_flight for guard in fleet.guards)
+        assert running <= batch_part(slots)
+    assert running == batch_part(slots)
+
+
+def test_what_interactive_requests_may_grow_by_leaves_batch_a_slot() -> None:
+    fleet = Fleet(deployment("a", slots=2))
+    admit(fleet.guard, "a").release()
+    got: list[Slot | Refusal] = []
+    assert isinstance(fleet.guard.admit("a", Priority.BATCH), Refusal)
+    assert isinstance(_waiter(fleet, got, Priority.BATCH), Waiter)
+    fleet.advance(0.5)
+    assert isinstance(got[0], Slot)
+    admit(fleet.guard, "a")
+
+
+def test_batch_that_has_all_it_may_have_takes_no_growth_from_interactive_requests() -> None:
+    fleet = Fleet(deployment("a", slots=10))
+    assert len(_fill_with_batch(fleet, 10)) == 8
+    admit(fleet.guard, "a")
+    got: list[Slot | Refusal] = []
+    assert isinstance(fleet.guard.admit("a"), Refusal)  # it was not leased yet
+    assert isinstance(_waiter(fleet, got, Priority.INTERACTIVE), Waiter)
+    fleet.advance(0.25)
+    assert isinstance(got[0], Slot)
+
+
+def test_batch_does_not_wait_for_slots_that_only_interactive_requests_can_get() -> None:
+    fleet = Fleet(deployment("a", slots=10))
+    _fill_with_batch(fleet, 10)
+    assert isinstance(fleet.guard.admit("a", Priority.BATCH), Refusal)
+    refusal = _waiter(fleet, [], Priority.BATCH)
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s >= 1
+
+
+def test_batch_in_line_is_not_in_the_way_of_interactive_requests() -> None:
+    fleet = Fleet(deployment("a", slots=4))
+    _busy(fleet, "a", 1)
+    fleet.store_up = False  # nothing more is leased meanwhile
+    batch: list[Slot | Refusal] = []
+    interactive: list[Slot | Refusal] = []
+    while isinstance(_waiter(fleet, batch, Priority.BATCH), Waiter):
+        pass
+    while not isinstance(fleet.guard.admit("a"), Refusal):
+        pass
+    assert isinstance(_waiter(fleet, interactive, Priority.INTERACTIVE), Waiter)
+    fleet.store_up = True
+    fleet.advance(0.5)
+    assert isinstance(interactive[0], Slot)
+
+
+def test_batch_does_not_take_what_an_interactive_request_waits_for() -> None:
+    fleet = Fleet(deployment("a", slots=4))
+    slots = _worn_in(fleet, 4, 0.2)
+    got: list[Slot | Refusal] = []
+    _waiter(fleet, got, Priority.INTERACTIVE)
+    lease = fleet.guard._deployments["a"].lease
+    lease.granted, lease.batch = 6, 4  # as in the moment before the line is served
+    assert isinstance(fleet.guard.admit("a", Priority.BATCH), Refusal)
+    slots[0].release()
+    assert isinstance(got[0], Slot)
+    assert isinstance(fleet.guard.admit("a", Priority.BATCH), Slot)
+
+
+def test_batch_is_told_to_come_again_when_interactive_wants_are_counted_anew() -> None:
+    fleet = Fleet(deployment("a", slots=4))
+    for slot in _worn_in(fleet, 4, 0.2):
+        slot.release()
+    refusal = fleet.guard.admit("a", Priority.BATCH)
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == LeaseSettings().ttl_s
+    fleet.advance(2 * LeaseSettings().ttl_s)
+    got: list[Slot | Refusal] = []
+    assert isinstance(fleet.guard.admit("a", Priority.BATCH), Refusal)
+    assert isinstance(_waiter(fleet, got, Priority.BATCH), Waiter)
+    fleet.advance(0.5)
+    assert isinstance(got[0], Slot)
 
 
 def test_nobody_waits_when_it_does_not_pay() -> None:

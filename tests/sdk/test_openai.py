@@ -67,6 +67,18 @@ def test_a_stream(client: openai.OpenAI):
     assert all(c.usage is None for c in chunks)
 
 
+def test_the_flex_tier_is_told_whole_and_in_every_chunk(client: openai.OpenAI):
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=9, service_tier="flex"
+    )
+    assert answer.service_tier == "flex"
+    assert answer.choices[0].message.content == expected_text(MESSAGES, 9)
+    stream = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=9, service_tier="flex", stream=True
+    )
+    assert {chunk.service_tier for chunk in stream} == {"flex"}
+
+
 def test_usage_of_a_stream_by_stream_options(client: openai.OpenAI):
     stream = client.chat.completions.create(
         model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}

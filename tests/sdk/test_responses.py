@@ -53,6 +53,18 @@ def test_a_plain_answer(client: openai.OpenAI):
     assert response.usage.total_tokens == prompt + completion
 
 
+def test_the_flex_tier_is_told_whole_and_in_every_state_of_a_stream(client: openai.OpenAI):
+    response = client.responses.create(model=MODEL, input=ASKED, service_tier="flex")
+    assert (response.service_tier, response.output_text) == ("flex", expected_text(MESSAGES))
+    with client.responses.stream(model=MODEL, input=ASKED, service_tier="flex") as stream:
+        tiers = {
+            event.response.service_tier
+            for event in stream
+            if event.type in ("response.created", "response.in_progress", "response.completed")
+        }
+    assert tiers == {"flex"}
+
+
 def test_the_limit_leaves_a_response_incomplete(client: openai.OpenAI):
     response = client.responses.create(model=MODEL, input=ASKED, max_output_tokens=9)
     assert response.status == "incomplete"
@@ -171,6 +183,74 @@ def test_a_stored_response_can_be_read_and_deleted(client: openai.OpenAI):
         client.responses.create(model=MODEL, input="More", previous_response_id=made.id)
     assert caught.value.code == "previous_response_not_found"
     assert caught.value.param == "previous_response_id"
+
+
+def said(number: int) -> Any:
+    """One of many input items, of all kinds."""
+    match number % 4:
+        case 0:
+            return {"role": "user", "content": f"item {number}"}
+        case 1:
+            return {
+                "type": "function_call",
+                "call_id": f"c{number}",
+                "name": "f",
+                "arguments": "{}",
+            }
+        case 2:
+            return {"type": "function_call_output", "call_id": f"c{number - 1}", "output": "yes"}
+        case _:
+            return {"role": "assistant", "content": f"item {number}", "id": f"msg_{number}"}
+
+
+def test_input_items_come_in_pages_latest_first(client: openai.OpenAI):
+    asked = [said(number) for number in range(47)]
+    made = client.responses.create(model=MODEL, input=asked)
+    page = client.responses.input_items.list(made.id)
+    assert (len(page.data), page.has_more) == (20, True)  # OpenAI's default
+    assert page.to_dict()["first_id"] == page.data[0].id
+    assert page.to_dict()["last_id"] == page.data[-1].id
+    items = list(page)  # the SDK fetches the other pages
+    assert len({item.id for item in items}) == len(items) == 47
+    oldest_first = list(client.responses.input_items.list(made.id, order="asc", limit=7))
+    assert oldest_first == items[::-1]
+    kinds = [item.type for item in oldest_first[:4]]
+    assert kinds == ["message", "function_call", "function_call_output", "message"]
+    assert oldest_first[3].id == "msg_3"
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (100, [3])])
+def test_the_last_page_says_that_there_is_no_more(
+    client: openai.OpenAI, limit: int, sizes: list[int]
+):
+    made = client.responses.create(model=MODEL, input=[said(number) for number in (0, 3, 4)])
+    pages = list(client.responses.input_items.list(made.id, limit=limit).iter_pages())
+    assert [len(page.data) for page in pages] == sizes
+    assert [page.has_more for page in pages] == [True] * (len(sizes) - 1) + [False]
+    last = pages[-1].data[-1].id
+    behind = client.responses.input_items.list(
+        made.id, after=last, include=["reasoning.encrypted_content"]
+    )
+    assert behind.to_dict() == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
+
+
+async def test_the_asynchronous_client_fetches_all_pages(async_client: openai.AsyncOpenAI):
+    made = await async_client.responses.create(model=MODEL, input=[said(n) for n in range(5)])
+    pages = async_client.responses.input_items.list(made.id, limit=2, order="asc")
+    assert len([item.id async for item in pages]) == 5
+
+
+def test_items_that_were_sent_with_one_id_are_told_apart(client: openai.OpenAI):
+    asked: Any = [{"role": "assistant", "content": text, "id": "msg_1"} for text in "abc"]
+    made = client.responses.create(model=MODEL, input=asked)
+    items = list(client.responses.input_items.list(made.id, limit=1, order="asc"))
+    assert [item.to_dict()["content"][0]["text"] for item in items] == ["a", "b", "c"]  # type: ignore[index]
 
 
 def test_a_response_that_is_not_to_be_stored_is_not(client: openai.OpenAI):

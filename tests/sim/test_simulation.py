@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,9 @@ from prime_inference.ports.coordination import (
 from prime_inference.reliability import coordinator, ejection
 from prime_inference.reliability.block_lease import BlockLease
 from prime_inference.reliability.deployment import DeploymentGuard
+from prime_inference.reliability.model_pool import ModelPool
 from prime_inference.reliability.reserved_lease import ReservedLease
-from prime_inference.reliability.slots import Slot
+from prime_inference.reliability.slots import Priority, Slot
 from tests.sim import store
 from tests.sim.simulation import Simulation
 
@@ -185,6 +187,16 @@ def _takes_its_own_absence_for_the_end_of_leases(patch: Patch) -> None:
     patch.setattr(BlockPool, "_is_awaited", lambda self, block: False)
 
 
+def _serves_batch_first(patch: Patch) -> None:
+    next_served = ModelPool._next_served
+
+    def reversed_(self: ModelPool, priority: Priority, *rest: Any) -> Any:
+        other = Priority.INTERACTIVE if priority is Priority.BATCH else Priority.BATCH
+        return next_served(self, other, *rest)
+
+    patch.setattr(ModelPool, "_next_served", reversed_)
+
+
 DEFECTS: list[Callable[[Patch], None]] = [
     _forgets_what_is_in_flight,
     _obeys_old_asks,
@@ -204,6 +216,7 @@ DEFECTS: list[Callable[[Patch], None]] = [
     _takes_a_part_that_others_may_have,
     _grants_what_others_keep,
     _takes_its_own_absence_for_the_end_of_leases,
+    _serves_batch_first,
 ]
 
 

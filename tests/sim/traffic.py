@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -50,6 +51,9 @@ class Books:
     ends: Counter[str] = field(default_factory=Counter)
     unfinished: set[Request] = field(default_factory=set)
     admitted: Callable[[Attempt], None] = lambda attempt: None
+    asks: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # for shared slots
+    latest_batch: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By replica and model: the last to ask of the batch requests that were admitted."""
 
 
 class Request:
@@ -80,6 +84,7 @@ class Request:
         self._reservation = reservation
         self._waiter: Waiter | None = None
         self._reserved_waiter: ReservedWaiter | None = None
+        self._asked = 0  # in the order of all who asked for shared slots
         self._ended = False
         books.begun += 1
         books.unfinished.add(self)
@@ -106,6 +111,7 @@ class Request:
 
     def _go_to_shared(self) -> None:
         guard = self._replica.guard
+        self._asked = next(self._books.asks)
         for name in self._tries.candidates():
             slot = guard.admit(name, self._priority)
             if isinstance(slot, Slot):
@@ -114,7 +120,7 @@ class Request:
         waiter = guard.wait(self._model, self._priority, self._delivered)
         if isinstance(waiter, Refusal):
             assert waiter.retry_after_s > 0
-            self._end("refused")
+            self._refused()
         else:
             self._waiter = waiter
 
@@ -163,11 +169,24 @@ class Request:
         assert not self._ended
         self._waiter = None
         if isinstance(result, Refusal):
-            self._end("refused")
+            self._refused()
         else:
             self._start(result)
 
+    def _refused(self) -> None:
+        """No batch request that came later may have got what an interactive one did not."""
+        if self._priority is Priority.INTERACTIVE:
+            assert self._books.latest_batch[self._place] < self._asked, "batch went first"
+        self._end("refused")
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        return self._replica.name, self._model
+
     def _start(self, slot: Slot) -> None:
+        if slot.priority is Priority.BATCH:
+            latest = self._books.latest_batch
+            latest[self._place] = max(latest[self._place], self._asked)
         name = slot.deployment
         self._tries.started(name)
         attempt = self._attempt = Attempt(self._replica, name, slot)

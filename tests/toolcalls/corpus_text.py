@@ -174,7 +174,7 @@ CUT_OFF: list[Case] = [
     case(0, "cut off behind an escape", "kimi-k2", S, kimi(kimi_call('{"v": "a\\')).removesuffix("<|tool_call_end|><|tool_calls_section_end|>"), [("f", '{"v": "a\\')], buckets=["InvalidJson"]),
     case(0, "cut off inside a value", "glm-4.7", S, "<tool_call>f<arg_key>v</arg_key><arg_value>ab", [("f", '{"v": "ab')], buckets=["InvalidJson"]),
     case(0, "cut off between arguments", "qwen3-coder", {"a": "string", "b": "string"}, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n", [("f", '{"a": "x"')], buckets=["InvalidJson"]),
-    case(0, "JSON is whole without its end", "hermes", S, '<tool_call>\n{"name": "f", "arguments": {"v": "1"}', {"v": "1"}),
+    case(0, "JSON is whole without its end", "hermes", S, '<tool_call>\n{"name": "f", "arguments": {"v": "1"}', {"v": "1"}, buckets=["InvalidJson"]),
     case(0, "no JSON at all", "deepseek-v3.1", S, deepseek("<｜tool▁call▁begin｜>f<｜tool▁sep｜>none<｜tool▁call▁end｜>"), [("f", "none")], buckets=["InvalidJson"]),
     case(0, "a bracket that does not match", "hermes", S, '<tool_call>\n{"name": "f", "arguments": {"v": [1}}}\n</tool_call>' + hermes(name="g"), [("f", '{"v": [1}}}\n'), ("g", {})], buckets=["InvalidJson"]),
     case(0, "a string that is not closed", "hermes", S, '<tool_call>\n{"name": "f", "arguments": {"v": "a}}\n</tool_call>\n' + hermes(name="g"), [("f", '{"v": "a}}\n'), ("g", {})], buckets=["InvalidJson"]),
@@ -188,4 +188,63 @@ CUT_OFF: list[Case] = [
     case(0, "arguments as a string of JSON", "kimi-k2", S, kimi(kimi_call('"{}"')), [("f", '"{}"')], buckets=["SchemaMismatch"]),
 ]  # fmt: skip
 
-CASES = [*CONTENT, *DELIMITERS, *BOUNDARIES, *NAMES, *REASONING, *CUT_OFF]
+HERMES = '<tool_call>\n{"name": "f", "arguments": {"v": "1"}}'
+LLAMA = '{"name": "f", "parameters": {"v": "1"}}'
+KIMI = "<|tool_calls_section_begin|>" + kimi_call({"v": "1"})
+DEEPSEEK = "<｜tool▁calls▁begin｜>" + deepseek_call({"v": "1"})
+CODER = "<tool_call>\n<function=f>\n<parameter=v>\n1\n</parameter>\n</function>"
+DSML_CALL = dsml(v="1").removesuffix("\n</｜DSML｜function_calls>")
+BROKEN = {"buckets": ["InvalidJson"]}
+
+ENDS: list[Case] = [
+    # Between a call and its end mark there is no text.
+    case(0, "text before the end of the call", "hermes", S, HERMES + "\nDone.\n</tool_call>", {"v": "1"}, **BROKEN),
+    case(0, "text with a tag before the end", "hermes", S, HERMES + " a < b <x> </tool_call>\nDone.", {"v": "1"}, content="Done.", **BROKEN),
+    case(0, "a bracket too many", "hermes", S, HERMES + "}\n</tool_call>", {"v": "1"}, **BROKEN),
+    case(0, "brackets too many, and no end", "llama-3", S, LLAMA + "]} \n}", {"v": "1"}, **BROKEN),
+    case(0, "a brace doubled as in a template", "llama-3", S, "{" + LLAMA + "}", {"v": "1"}, **BROKEN),
+    case(0, "a brace doubled in a tag", "hermes", S, "<tool_call>\n{" + LLAMA + "}\n</tool_call>", {"v": "1"}, **BROKEN),
+    case(0, "text before the end of Kimi's", "kimi-k2", S, kimi(kimi_call('{"v": "1"} ok')), {"v": "1"}, **BROKEN),
+    case(0, "a bracket too many in DeepSeek's", "deepseek-v3.1", S, deepseek(deepseek_call('{"v": "1"}}')), {"v": "1"}, **BROKEN),
+    case(0, "text before the end of the object", "hermes", S, HERMES.removesuffix("}") + " ok}\n</tool_call>", {"v": "1"}, **BROKEN),
+    # A bracket too few: nobody knows which.
+    case(0, "a bracket too few", "hermes", S, HERMES.removesuffix("}") + "\n</tool_call>", {"v": "1"}, **BROKEN),
+    case(0, "a bracket too few, and another call", "hermes", S, HERMES.removesuffix("}") + "\n" + hermes(name="g"), TWO, **BROKEN),
+    case(0, "a bracket too few in Llama's, and another call", "llama-3", S, LLAMA.removesuffix("}") + "; " + llama(name="g"), TWO, **BROKEN),
+    case(0, "the wrong bracket", "hermes", S, HERMES.removesuffix("}") + "]}\n</tool_call>\n" + hermes(name="g"), TWO, **BROKEN),
+    case(0, "broken arguments, and another call", "llama-3", S, llama('{"v": [1}') + "; " + llama(name="g"), [("f", '{"v": [1}}; '), ("g", {})], **BROKEN),
+    case(0, "broken arguments without an end, and another call", "hermes", S, '<tool_call>\n{"name": "f", "arguments": {"v": [1}}\n' + hermes(name="g"), [("f", '{"v": [1}}\n'), ("g", {})], **BROKEN),
+    # The end mark forgotten: the call was whole, and what follows is text.
+    case(0, "no end of the call", "hermes", S, HERMES + "\nDone. ", {"v": "1"}, content="Done. "),
+    case(0, "no end of the call, and another", "hermes", S, HERMES + "\n" + hermes(name="g"), TWO),
+    case(0, "no end of the call, text, and another", "hermes", S, HERMES + "\nand\n" + hermes(name="g"), TWO, content="and"),
+    case(0, "no end of Kimi's call", "kimi-k2", S, KIMI.removesuffix("<|tool_call_end|>") + "\nDone.", {"v": "1"}, content="Done."),
+    case(0, "two calls in one tag", "hermes", S, HERMES + '\n{"name": "g", "arguments": {}}\n</tool_call>', TWO),
+    case(0, "two calls in one tag, with a comma, and text", "hermes", S, HERMES + ',{"name": "g", "arguments": {}}</tool_call>\nDone.', TWO, content="Done."),
+    case(0, "an object behind the call that is none", "hermes", S, HERMES + '{"name": "g", "args": {}}\n</tool_call>', {"v": "1"}, **BROKEN),
+    case(0, "text between tags, and another call", "glm-4.7", S, glm(v="1").replace("</tool_call>", "Done.</tool_call>") + glm("g"), [("f", '{"v": "1</arg_value>Done.</tool_call>'), ("g", {})], **BROKEN),
+    case(0, "text between Qwen's tags, and another call", "qwen3-coder", S, CODER.replace("</function>", "Done.</function>") + coder("g"), [("f", '{"v": "1\\n</parameter>\\nDone.</function>'), ("g", {})], **BROKEN),
+    case(0, "text between DSML's tags, and another call", "deepseek-v3.2", S, DSML_CALL.replace("\n</｜DSML｜invoke>", "Done.</｜DSML｜invoke>") + dsml("now"), [("f", '{"v": "1</｜DSML｜parameter>Done.</｜DSML｜invoke>\\n\\n'), ("now", {})], **BROKEN),
+    case(0, "its end and the word for a call in a value", "glm-4.7", S, glm(v="a</arg_value>b <tool_call> c"), {"v": "a</arg_value>b <tool_call> c"}),
+    # Marks said twice, or late.
+    case(0, "the end of the call twice", "hermes", S, HERMES + "\n</tool_call>\n</tool_call>\nDone.", {"v": "1"}, content="Done."),
+    case(0, "an end that is mentioned", "hermes", S, hermes({"v": "1"}) + "\nThe tag </tool_call> ends it.", {"v": "1"}, content="The tag </tool_call> ends it."),
+    case(0, "all ends of Kimi's twice", "kimi-k2", S, kimi(kimi_call({"v": "1"}) + "<|tool_call_end|>") + "<|tool_calls_section_end|>", {"v": "1"}),
+    case(0, "text before the end of the section", "kimi-k2", S, KIMI + "\nDone.\n<|tool_calls_section_end|>", {"v": "1"}, content="Done."),
+    case(0, "text between calls and before the end of the section", "deepseek-v3.1", S, DEEPSEEK + "and" + deepseek_call(name="g") + " Done.<｜tool▁calls▁end｜>", TWO, content="andDone."),
+    case(0, "text before the end of the outer tag", "qwen3-coder", S, CODER + "\nDone.\n</tool_call>", {"v": "1"}, content="Done."),
+    case(0, "all ends of Qwen's twice", "qwen3-coder", S, CODER + "\n</function>\n</tool_call>\n</tool_call>", {"v": "1"}),
+    case(0, "no outer tag, and its end mentioned", "qwen3-coder", S, CODER.removeprefix("<tool_call>\n") + "\nSo </tool_call> it is.", {"v": "1"}, content="So </tool_call> it is."),
+    case(0, "the end of GLM's twice", "glm-4.7", S, glm(v="1") + "</tool_call>", {"v": "1"}),
+    case(0, "text before the end of DSML's section", "deepseek-v3.2", S, DSML_CALL + "\nDone.\n</｜DSML｜function_calls>", {"v": "1"}, content="Done."),
+    case(0, "the beginning twice", "hermes", S, "Now <tool_call>\n" + hermes({"v": "1"}), {"v": "1"}, content="Now"),
+    case(0, "the beginning of a section twice", "kimi-k2", S, "<|tool_calls_section_begin|>" + kimi(kimi_call({"v": "1"})), {"v": "1"}),
+    case(0, "the beginning of Qwen's twice", "qwen3-coder", S, "<tool_call>\n" + coder(v="1"), {"v": "1"}),
+    case(0, "the beginning of GLM's twice", "glm-4.5", S, "<tool_call>" + glm45(v="1"), {"v": "1"}),
+    case(0, "the beginning of DSML's twice", "deepseek-v3.2", S, "<｜DSML｜function_calls>" + dsml(v="1"), {"v": "1"}),
+    case(0, "the beginning twice in text", "hermes", S, "<tool_call> <tool_call> is said", [], content="<tool_call> <tool_call> is said"),
+    case(0, "the beginning before the end of reasoning", "glm-4.7", S, "a <tool_call>\n</think>ok", [], reasoning="a <tool_call>", content="ok", mode="opened"),
+    case(0, "the beginning twice in reasoning without end", "glm-4.7", S, "Now <tool_call>" + glm(v="1"), {"v": "1"}, reasoning="Now", mode="opened"),
+]  # fmt: skip
+
+CASES = [*CONTENT, *DELIMITERS, *BOUNDARIES, *NAMES, *REASONING, *CUT_OFF, *ENDS]

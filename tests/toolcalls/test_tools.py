@@ -71,6 +71,10 @@ def test_hosted_tools_are_not_served():
 def test_the_same_bytes_are_read_once():
     raw = json.dumps([NESTED]).encode()
     assert tools_from_json(raw) is tools_from_json(bytes(bytearray(raw)))
+    alike = bytearray(b" " * 100 + raw)
+    assert tools_from_json(bytes(alike)) is not tools_from_json(raw)
+    alike[1] = ord("\n")  # between the bytes that are hashed
+    assert tools_from_json(bytes(alike)) is not tools_from_json(b" " * 100 + raw)
 
 
 def test_bytes_that_are_no_json_are_refused():

@@ -1,1 +1,1 @@
-"""Prices, usage events, and what is done with them: pure but for the shipper's loop."""
+"""Prices, usage events, and what is done with them: pure but for a few loops."""

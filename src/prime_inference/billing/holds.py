@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from prime_inference.billing.limit_table import LimitTable
 from prime_inference.billing.refusals import refusal
-from prime_inference.domain.limits import Limit, LimitKind, window_start
+from prime_inference.domain.limits import MOST_AMOUNT, Limit, LimitKind, window_start
+from prime_inference.domain.pools import SERVERLESS
 from prime_inference.ports.ledger import LedgerUnavailable
 from prime_inference.ports.limits import (
     Demand,
@@ -77,11 +78,15 @@ class Holds:
         self._alone = LimitTable(TTL_S)
         self._work = _Work()
         self.degraded = False
+        self.output_left: dict[str, int] = {}  # tokens of reservations, by pool, as told last
 
     async def take(
         self, member: str, limits: Sequence[Limit], *, tokens: int, cost: int
     ) -> Hold | None:
-        """Hold a part of every limit. Raises BudgetExceeded, RateLimited."""
+        """Hold a part of every limit.
+
+        Raises BudgetExceeded, RateLimited; ReservationExhausted for the output of a reservation.
+        """
         if not limits:
             return None
         now = self._wall_clock()
@@ -112,12 +117,20 @@ class Holds:
         self._work.live.add(hold)
         return hold
 
-    def settle(self, hold: Hold, *, tokens: int, cost: int) -> None:
-        """End a hold with what was used; the store is told in the background."""
+    def settle(
+        self, hold: Hold, *, tokens: int, cost: int, output: int = 0, pool: str = SERVERLESS
+    ) -> None:
+        """End a hold with what was used; the store is told in the background.
+
+        `output` are the completion tokens, `pool` is whose slots gave them.
+        """
         if hold not in self._work.live:
             return
         self._work.live.discard(hold)
-        used = tuple(_amount(demand.kind, tokens, cost) for demand in hold.ask.demands)
+        used = tuple(
+            _amount(demand.kind, tokens, cost) if demand.limit != pool else output
+            for demand in hold.ask.demands
+        )
         if not hold.shared:
             self._alone.settle(hold.ask, used, self._clock())
         self._settle_soon((hold.ask, used))
@@ -166,13 +179,16 @@ class Holds:
 
     def _saw_all(self, ask: HoldAsk, states: Sequence[LimitState]) -> None:
         for demand, state in zip(ask.demands, states, strict=True):
-            if demand.kind.is_budget:
+            if demand.kind is LimitKind.RESERVED_OUTPUT:
+                self.output_left[demand.limit] = state.left
+            elif demand.kind.is_budget:
                 self._saw((demand.limit, demand.window), state.spent)
                 if state.restored:
                     self._asked.discard((demand.limit, demand.window))
 
     def _saw(self, place: tuple[str, int], spent: int) -> None:
-        self._seen[place] = max(self._seen.get(place, 0), spent)
+        """More than any budget counts as just that: the store counts in doubles."""
+        self._seen[place] = max(self._seen.get(place, 0), min(spent, 2 * MOST_AMOUNT))
 
     def _reserve_alone(self, ask: HoldAsk) -> HoldGrant:
         replicas = max(1, self._replicas())
@@ -218,6 +234,8 @@ class Holds:
 def _amount(kind: LimitKind, tokens: int, cost: int) -> int:
     if kind.is_budget:
         return cost
+    if kind is LimitKind.RESERVED_OUTPUT:  # drawn when it is known, and only by whom it served
+        return 0
     return tokens if kind is LimitKind.TOKENS_PER_MINUTE else 1
 
 

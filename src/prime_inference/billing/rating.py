@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from prime_inference.domain.generation import Generation, Outcome
 from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.money import PICO_PER_NANO
+from prime_inference.domain.pools import FLEX
 from prime_inference.domain.prices import BASIS_POINTS, Price
 from prime_inference.domain.reservations import Reservation
 from prime_inference.domain.usage import Usage
@@ -45,12 +46,13 @@ def cost(usage: Usage, price: Price, *, batch: bool = False, discount: int = 0) 
     return _divided(picodollars, PICO_PER_NANO)
 
 
-def most(price: Price, prompt_tokens: int, completion_tokens: int) -> int:
+def most(price: Price, prompt_tokens: int, completion_tokens: int, *, batch: bool = False) -> int:
     """Nanodollars that a request can cost at most, rounded up: what is held for it."""
     dearest = max(price.prompt, price.cached_prompt)
     written = max(price.completion, price.reasoning)
     picodollars = prompt_tokens * dearest + completion_tokens * written + price.request
-    return -(-picodollars // PICO_PER_NANO)
+    paid = BASIS_POINTS - price.batch_discount if batch else BASIS_POINTS
+    return -(-picodollars * paid // (PICO_PER_NANO * BASIS_POINTS))
 
 
 def most_reserved(cost: int, reserved: Sequence[Reservation]) -> int:
@@ -59,16 +61,18 @@ def most_reserved(cost: int, reserved: Sequence[Reservation]) -> int:
     return -(-cost * (BASIS_POINTS - discount) // BASIS_POINTS)
 
 
-def usage_event(
-    generation: Generation, price: Price | None, *, batch: bool = False, discount: int = 0
-) -> UsageEvent:
+def usage_event(generation: Generation, price: Price | None, *, discount: int = 0) -> UsageEvent:
     """The account of a generation under the price in effect when it was accepted.
+
+    Flex pays the price's batch discount; `discount` is that of a reservation, in basis points.
 
     It costs no more than MOST_AMOUNT, as any transfer; what was cut to it is `estimated`.
     """
     usage = generation.usage
     charged = price is not None and billable(generation.route, generation.outcome, usage)
-    due = cost(usage, price, batch=batch, discount=discount) if charged and price is not None else 0
+    due = 0
+    if charged and price is not None:
+        due = cost(usage, price, batch=generation.pool == FLEX, discount=discount)
     return UsageEvent(
         generation.tenant,
         generation.id,

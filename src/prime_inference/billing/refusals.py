@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from prime_inference.domain.errors import ApiError, BudgetExceeded, RateLimited
+from prime_inference.domain.errors import (
+    ApiError,
+    BudgetExceeded,
+    RateLimited,
+    ReservationExhausted,
+)
 from prime_inference.domain.limits import Limit, LimitKind, window_end
 from prime_inference.domain.money import usd_text
+from prime_inference.domain.pools import RESERVED
+from prime_inference.domain.reservations import MINUTE
 from prime_inference.ports.limits import Demand, LimitState
 
 CONCURRENCY_RETRY_S = 1.0  # nobody knows when one of the running requests ends
@@ -14,6 +21,8 @@ def refusal(limit: Limit, demand: Demand, state: LimitState, now: float) -> ApiE
     """The error to raise; `now` is in seconds since the epoch."""
     if limit.kind.is_budget:
         return _budget(limit, demand, state, now)
+    if limit.kind is LimitKind.RESERVED_OUTPUT:
+        return _output(limit, state, now)
     wait = CONCURRENCY_RETRY_S if limit.kind is LimitKind.CONCURRENCY else state.wait_s
     if limit.kind is LimitKind.CONCURRENCY:
         what = f"{limit.most} requests at a time"
@@ -24,6 +33,23 @@ def refusal(limit: Limit, demand: Demand, state: LimitState, now: float) -> ApiE
         retry_after=wait,
         details=_details(limit, limit.most, state.left, now + wait),
         headers=_headers(limit, str(limit.most), str(state.left), wait),
+    )
+
+
+def _output(limit: Limit, state: LimitState, now: float) -> ReservationExhausted:
+    """The wait is until what was drawn too much has come in again."""
+    per_second = limit.most // MINUTE
+    return ReservationExhausted(
+        f"The {per_second} output tokens per second that are reserved of {limit.model} are used"
+        " up. Try again shortly.",
+        reservations=[limit.id.removeprefix(RESERVED)],
+        over="tokens_per_second",
+        retry_after=state.wait_s,
+        details={
+            "tokens_per_second": per_second,
+            **_details(limit, limit.most, state.left, now + state.wait_s),
+        },
+        headers=_headers(limit, str(limit.most), str(state.left), state.wait_s),
     )
 
 

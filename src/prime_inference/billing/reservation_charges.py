@@ -17,6 +17,7 @@ from prime_inference.ports.ledger import (
     Ledger,
     LedgerUnavailable,
     Transfer,
+    TransferRefused,
     tenant_account,
 )
 
@@ -38,8 +39,13 @@ def charge_of(reservation: Reservation, number: int) -> Transfer:
         reservation.price,
         round(begins * MICRO),
         about=reservation.id,
-        memo=f"{reservation.slots} slots of {reservation.model} for a {reservation.period}",
+        memo=f"{_what(reservation)} of {reservation.model} for a {reservation.period}",
     )
+
+
+def _what(reservation: Reservation) -> str:
+    rate = reservation.tokens_per_second
+    return f"{reservation.slots} slots{'' if rate is None else f', {rate} tokens/s'}"
 
 
 class ReservationCharges:
@@ -69,7 +75,12 @@ class ReservationCharges:
             paid = self._ledger.periods_paid(reservation.tenant, reservation.id)
             for number in range(paid, due):
                 transfer = charge_of(reservation, number)
-                if self._ledger.transfer(transfer):
+                try:
+                    fresh = self._ledger.transfer(transfer)
+                except TransferRefused as error:  # the others' periods are charged all the same
+                    log.error("%s is not charged: %s", transfer.reference, error)
+                    break
+                if fresh:
                     self._charged(transfer)
                     written += 1
             self._paid[reservation.id] = due

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from prime_inference.domain.backoff import Backoff
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import EventsRefused, Ledger, LedgerUnavailable
 from prime_inference.ports.outbox import OutboxReader
@@ -21,7 +20,7 @@ MICRO = 1_000_000
 
 
 class Shipper:
-    """Runs in a thread of its own; `source` names the replica in the ledger."""
+    """`run` is for a thread of its own; `source` names the replica in the ledger."""
 
     def __init__(
         self,
@@ -35,8 +34,6 @@ class Shipper:
         self._source = source
         self._wall_clock = wall_clock
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shipper", daemon=True)
-        self._backoff = Backoff()
         self.failing = False  # the last try did not reach the ledger
 
     def ship_once(self) -> int:
@@ -62,20 +59,12 @@ class Shipper:
             self._apply(events[:middle], now)
             self._apply(events[middle:], now)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     def stop(self) -> None:
-        """Ship what is there, if the ledger answers, and end."""
+        """Have `run` ship what is there, if the ledger answers, and end."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Ship until it is stopped. What escapes is a defect: it may be called again after that."""
         while not self._stop.is_set():
             self._stop.wait(self._round())
         self._round()
@@ -90,9 +79,5 @@ class Shipper:
                 log.warning("usage waits in the outbox: %s", error)
             self.failing = True
             return RETRY_S
-        except Exception:  # a defect must not end the thread: events wait, and an alert says so
-            log.critical("usage waits in the outbox", exc_info=True)
-            self.failing = True
-            return self._backoff.pause(0.0)
         self.failing = False
         return PAUSE_S

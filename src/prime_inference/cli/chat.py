@@ -58,6 +58,14 @@ def chat(
             " the model.",
         ),
     ] = None,
+    service_tier: Annotated[
+        str | None,
+        typer.Option(
+            "--service-tier",
+            metavar="auto|default|flex",
+            help="flex: cheaper, and after everybody else's requests.",
+        ),
+    ] = None,
     stats: Annotated[
         bool, typer.Option("--stats", help="Then print tokens and speed on stderr.")
     ] = False,
@@ -81,6 +89,7 @@ def chat(
     Examples:
       prime inference chat author/model "say hi"
       prime inference chat author/model "say hi" --stream --stats
+      prime inference chat author/model "say hi" --service-tier flex
       echo "explain RL in one line" | prime inference chat author/model
       prime inference chat author/model
       prime inference chat --serve ./model.gguf "say hi"
@@ -97,7 +106,7 @@ def chat(
     from prime_inference.cli.conversation import Conversation
     from prime_inference.cli.talk import Sampling, Talk
 
-    sampling = Sampling(temperature, max_tokens, reasoning_effort)
+    sampling = Sampling(temperature, max_tokens, reasoning_effort, service_tier)
     conversation = Conversation(_utf8(system, "system prompt"))
     with _connected(model, serve=serve) as (client, model_id):
         talk = Talk(client, terminal, model_id, sampling, stats, as_json)

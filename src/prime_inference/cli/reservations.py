@@ -10,8 +10,8 @@ from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json
 from prime_inference.cli.terminal import Terminal
 
 ONE = (
-    "{id, tenant, model, slots, datacenters: [name], state, from, to, price_usd, period, spill,"
-    " token_discount_percent, on: {<deployment>: slots}}"
+    "{id, tenant, model, slots, tokens_per_second, carries_tokens_per_second, datacenters: [name],"
+    " state, from, to, price_usd, period, spill, token_discount_percent, on: {<deployment>: slots}}"
 )
 STATES = "; state is scheduled, active or ended"
 RESERVATIONS = json_help(f"{{reservations: [{ONE}], total_count}}{STATES}")
@@ -46,14 +46,17 @@ def list_reservations(
     from prime_inference.cli.admin_client import AdminClient, print_rows
 
     found = _own() if own else AdminClient().get("reservations", tenant=team)
-    columns = ("id", "tenant", "model", "slots", "state", "from", "to", "price_usd", "period")
+    columns = (
+        "id", "tenant", "model", "slots", "tokens_per_second", "state", "from", "to", "price_usd",
+        "period",
+    )  # fmt: skip
     rows = found["reservations"]
     print_rows(Terminal(plain=plain), output, found, "Reservations", rows, columns)
 
 
 @app.command("show", cls=Command, epilog=RESERVATION)
 def show(reservation: Id, output: TableOrJson = "table", plain: Plain = False) -> None:
-    """Show one reservation, and how many slots each deployment has for it.
+    """Show one reservation, how many slots each deployment has for it, and what they carry.
 
     Examples:
       prime inference reservations show res_0123456789abcdef
@@ -74,6 +77,14 @@ def create(
     datacenter: Annotated[
         list[str] | None,
         typer.Option("--datacenter", help="Only there; may be repeated. Default: anywhere."),
+    ] = None,
+    tokens_per_second: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens-per-second",
+            min=1,
+            help="Of output, over a minute; beyond it as beyond its slots. Default: any number.",
+        ),
     ] = None,
     begin: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="ISO 8601. Default: now.")
@@ -102,12 +113,13 @@ def create(
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
-    """Reserve slots of a model for a team. Refused if the fleet has not as many to reserve.
+    """Reserve slots of a model for a team. Refused if the fleet has not as many to reserve, or if
+    they do not carry the tokens per second.
 
     Examples:
       prime inference reservations create acme/large 8 --team team_0123456789abcdef --price 12.50
       prime inference reservations create acme/large 64 --team team_0123456789abcdef
-        --price 9000 --period month --datacenter us-east --no-spill
+        --price 9000 --period month --datacenter us-east --no-spill --tokens-per-second 2000
         --from 2027-01-01T00:00:00Z --to 2027-04-01T00:00:00Z
     """
     from prime_inference.cli.admin_client import AdminClient, print_fields
@@ -123,6 +135,7 @@ def create(
         datacenters=datacenter or [],
         spill=spill,
         token_discount_percent=discount,
+        tokens_per_second=tokens_per_second,
         **times,
     )
     print_fields(Terminal(plain=plain), output, made)

@@ -19,10 +19,11 @@ EPILOG = json_help(
     " datacenters: [{id, deployments, serving, slots, leased, in_flight}], models: [{id, revision,"
     " deployments, serving, waiting, tool_call_answers, tool_call_error_rate}], deployments: [{id,"
     " model, datacenter, base_url, engine, state, breaker, cause, healthy, slots, leased,"
-    " in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate, answered, failed,"
-    " refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}], caches: [{id,"
-    " datacenter, cached, router_hits, host_hits, queue_s, transfer_s}], failing: {<task>: cause}};"
-    " one document a line with --watch",
+    " in_flight, flex_in_flight, lease_lapsed, p50_first_token_s, p99_first_token_s, error_rate,"
+    " answered, failed, refused, tool_call_answers, tool_call_error_rate, tool_calls_behind}],"
+    " caches: [{id, datacenter, cached, router_hits, host_hits, queue_s, transfer_s}], failing:"
+    " {<task>: cause}, reservations: [{id, tenant, model, slots, in_flight, waiting,"
+    " tokens_per_second, tokens_left}]}; one document a line with --watch",
 )
 CLEAR = "\x1b[H\x1b[2J"  # ECMA-48: cursor home, erase the screen
 NOTHING = "-"
@@ -59,6 +60,17 @@ DEPLOYMENTS = [
 ]
 CHANGES = [Column("Changed over the file"), Column("How"), Column("Now")]
 
+RESERVATIONS = [
+    Column("Reservation"),
+    Column("Tenant"),
+    Column("Model"),
+    Column("In flight", "right"),
+    Column("Waiting", "right"),
+    Column("Slots", "right"),
+    Column("Tokens/s", "right"),
+    Column("Tokens left", "right"),
+]
+
 CACHES = [
     Column("Deployment"),
     Column("Datacenter"),
@@ -84,12 +96,13 @@ def status(
 ) -> None:
     """Show the fleet as one gateway sees it: state, breaker, slots, first token, errors.
 
-    In flight and leased are this gateway's own; first token and errors are those of the last
-    minute and the last seconds. Tool calls wrong is the public tool-call error rate: of the answers
-    of the last two hours that finished with tool calls, those with a wrong one. A deployment marked
-    (behind) is offered requests with tools after the others of its model. Cached is what engines
-    say in their answers of the last half hour; the other figures of caches are the workers' own,
-    since they started.
+    In flight, waiting and leased are this gateway's own; first token and errors are those of the
+    last minute and the last seconds. Tool calls wrong is the public tool-call error rate: of the
+    answers of the last two hours that finished with tool calls, those with a wrong one. A
+    deployment marked (behind) is offered requests with tools after the others of its model. Cached
+    is what engines say in their answers of the last half hour; the other figures of caches are the
+    workers' own, since they started. Tokens left is what a reservation's bucket of output held when
+    this gateway asked last.
 
     Examples:
       prime inference status
@@ -128,6 +141,7 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
     terminal.line()
     show_deployments(view["deployments"], terminal)
     show_caches(view["caches"], terminal)
+    show_reservations(view.get("reservations", []), terminal)  # of an earlier release: none
     if view["changes"]:
         terminal.line()
         show_changes(view["changes"], terminal)
@@ -139,7 +153,7 @@ def show(view: Mapping[str, Any], terminal: Terminal) -> None:
     if view["error"]:
         terminal.note(f"The fleet that is wanted cannot be served: {view['error']}")
     for task, cause in view.get("failing", {}).items():  # a gateway of an earlier release: none
-        terminal.note(f"Failing, and started again and again: {task} ({cause})")
+        terminal.note(f"Failing: {task} ({cause})")
 
 
 def show_changes(changes: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
@@ -182,6 +196,20 @@ def show_caches(caches: Sequence[Mapping[str, Any]], terminal: Terminal) -> None
         terminal.table("Caches", CACHES, known)
 
 
+def show_reservations(reservations: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+    """One row for each that has slots."""
+    names = (
+        "id", "tenant", "model", "in_flight", "waiting", "slots", "tokens_per_second",
+        "tokens_left",
+    )  # fmt: skip
+    rows = [
+        [NOTHING if one[name] is None else str(one[name]) for name in names] for one in reservations
+    ]
+    if rows:
+        terminal.line()
+        terminal.table("Reservations", RESERVATIONS, rows)
+
+
 def _row(one: Mapping[str, Any]) -> list[str]:
     cause = f" ({one['cause']})" if one["cause"] else ""
     return [
@@ -191,7 +219,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         one["state"],
         f"{one['breaker']}{cause}",
         "healthy" if one["healthy"] else "unhealthy",
-        str(one["in_flight"]),
+        _in_flight(one),
         f"{one['leased']}{' (lapsed)' if one['lease_lapsed'] else ''}",
         str(one["slots"]),
         _seconds(one["p50_first_token_s"]),
@@ -199,6 +227,11 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         f"{one['error_rate']:.1%}",
         f"{_calls(one)}{' (behind)' if one['tool_calls_behind'] else ''}",
     ]
+
+
+def _in_flight(one: Mapping[str, Any]) -> str:
+    flex = one.get("flex_in_flight")  # a gateway of an earlier release: none
+    return f"{one['in_flight']}{f' ({flex} flex)' if flex else ''}"
 
 
 def _calls(one: Mapping[str, Any]) -> str:

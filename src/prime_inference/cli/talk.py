@@ -23,6 +23,7 @@ class Sampling:
     temperature: float | None = None
     max_tokens: int | None = None
     reasoning_effort: str | None = None
+    service_tier: str | None = None
 
     def payload(self, model: str, conversation: Conversation) -> dict[str, Any]:
         """The body of a chat request; what is not set is not sent."""
@@ -30,6 +31,7 @@ class Sampling:
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
             "reasoning_effort": self.reasoning_effort,
+            "service_tier": self.service_tier,
         }
         given = {name: value for name, value in fields.items() if value is not None}
         return {"model": model, "messages": conversation.messages(), **given}

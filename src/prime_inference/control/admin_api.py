@@ -1,4 +1,5 @@
-"""The admin API: who may do it, where it goes, and how it fails. See `control.operations`."""
+"""The admin API: who may do it, where it goes, and how it fails. What it does is one
+module for each noun."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ import hashlib
 import hmac
 import logging
 import re
+from collections.abc import Iterable
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from prime_inference.accounts.live import LiveDirectory
-from prime_inference.control.operations import Call, Operations
-from prime_inference.control.reservations import ReservationOperations
+from prime_inference.control.calls import Call, Operations
 from prime_inference.domain.errors import (
     ApiError,
     AuthenticationFailed,
@@ -24,7 +25,7 @@ from prime_inference.domain.errors import (
     NotFound,
 )
 from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
-from prime_inference.ports.ledger import LedgerUnavailable, TransferConflict
+from prime_inference.ports.ledger import LedgerUnavailable, TransferConflict, TransferRefused
 from prime_inference.wire.http import Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE, render_error
 
@@ -39,17 +40,16 @@ class AdminApi:
 
     def __init__(
         self,
-        operations: Operations,
-        reservations: ReservationOperations,
+        nouns: Iterable[Operations],
         directory: LiveDirectory,
         admin_key: str,
     ) -> None:
-        routes = {**operations.routes(), **reservations.routes()}
         self._directory = directory
         self._digest = hashlib.sha256(admin_key.encode()).digest()
         self._routes = [
             (method, re.compile(f"{BASE}/{pattern}"), operation)
-            for (method, pattern), operation in routes.items()
+            for noun in nouns
+            for (method, pattern), operation in noun.routes().items()
         ]
 
     async def handle(self, request: Request, reply: Reply) -> None:
@@ -90,7 +90,7 @@ class AdminApi:
         except UnknownAccount as error:
             text = str(error)
             raise NotFound(f"{text[:1].upper()}{text[1:]}.") from error
-        except (AccountExists, TransferConflict, ValueError) as error:
+        except (AccountExists, TransferConflict, TransferRefused, ValueError) as error:
             raise InvalidRequest(f"{error}.") from error
         return msgspec.json.encode(answer)
 

@@ -1,13 +1,50 @@
-"""Prices as the admin API takes and shows them: text in dollars per million tokens."""
+"""Prices in the admin API: text in dollars per million tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
+from prime_inference.billing.price_check import preview
+from prime_inference.control.calls import Call, Routes
+from prime_inference.control.names import Names
 from prime_inference.control.requests import NewPrice
 from prime_inference.domain.errors import InvalidRequest
 from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
 from prime_inference.domain.prices import Price
+from prime_inference.ports.accounts import Accounts
+
+
+class PriceOperations:
+    """Over the accounts; `names` knows all that there is at a moment."""
+
+    def __init__(
+        self, accounts: Accounts, names: Callable[[], Names], wall_clock: Callable[[], float]
+    ) -> None:
+        self._accounts = accounts
+        self._names = names
+        self._now = wall_clock
+
+    def routes(self) -> Routes:
+        return {("GET", "prices"): self.list, ("POST", "prices"): self.add}
+
+    def list(self, call: Call) -> object:
+        model = call.query.get("model")
+        found = [price for price in self._accounts.load().prices if model in (None, price.model)]
+        return {"prices": [price_object(price) for price in found]}
+
+    def add(self, call: Call) -> object:
+        wanted = call.decode(NewPrice)
+        self._names().require_models([wanted.model], to_come=wanted.new_model)
+        known = [each for each in self._accounts.load().prices if each.model == wanted.model]
+        version = max((price.version for price in known), default=0) + 1
+        price = price_of(wanted, version, self._now())
+        before = max(known, key=lambda each: each.version, default=None)
+        seen = preview(price, before)
+        if not wanted.confirm:
+            seen.confirmed()
+        self._accounts.add_price(price, call.actor, self._now())
+        return {**price_object(price), "preview": str(seen)}
 
 
 def price_of(wanted: NewPrice, version: int, now: float) -> Price:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,13 +10,23 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from prime_inference.control.operations import ID_BYTES, Call
+from prime_inference.control.calls import Call, Routes, new_id
 from prime_inference.control.requests import Id, Names, Usd
 from prime_inference.domain.errors import BudgetExceeded, InvalidRequest
 from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.models import Deployment
 from prime_inference.domain.money import nanodollars, usd_text
-from prime_inference.domain.reservations import Period, Reservation, State, allot, missing
+from prime_inference.domain.reservations import (
+    MOST_TOKENS_PER_SECOND,
+    Allotment,
+    Period,
+    Reservation,
+    Speed,
+    State,
+    allot,
+    carried,
+    missing,
+)
 from prime_inference.gateway.reservations_api import reservation_object
 from prime_inference.ports.accounts import Accounts, UnknownAccount
 from prime_inference.ports.ledger import Ledger, tenant_account
@@ -37,6 +47,7 @@ class NewReservation(Struct, forbid_unknown_fields=True, rename={"from_": "from"
     to: str | None = None  # None: until it is ended
     spill: bool = True
     token_discount_percent: Annotated[float, Meta(ge=0, le=100)] = 100.0
+    tokens_per_second: Annotated[int, Meta(ge=1, le=MOST_TOKENS_PER_SECOND)] | None = None
 
 
 class End(Struct, forbid_unknown_fields=True):
@@ -44,18 +55,23 @@ class End(Struct, forbid_unknown_fields=True):
 
 
 class ReservationOperations:
-    """Over the accounts and the fleet that this gateway serves."""
+    """Over the accounts and the fleet that this gateway serves; `speed` is that of its slots."""
 
     def __init__(
-        self, accounts: Accounts, ledger: Ledger, fleet: Fleet, wall_clock: Callable[[], float]
+        self,
+        accounts: Accounts,
+        ledger: Ledger,
+        fleet: Fleet,
+        speed: Speed,
+        wall_clock: Callable[[], float],
     ) -> None:
         self._accounts = accounts
         self._ledger = ledger
         self._fleet = fleet
+        self._speed = speed
         self._now = wall_clock
 
-    def routes(self) -> dict[tuple[str, str], Callable[[Call], object]]:
-        """As `control.operations.Operations.routes`."""
+    def routes(self) -> Routes:
         return {
             ("GET", "reservations"): self.list,
             ("POST", "reservations"): self.create,
@@ -86,7 +102,7 @@ class ReservationOperations:
                 f"A period costs at most ${usd_text(MOST_AMOUNT)}.", param="price_usd"
             )
         reservation = Reservation(
-            id=f"res_{secrets.token_hex(ID_BYTES)}",
+            id=new_id("res"),
             tenant=wanted.tenant,
             model=wanted.model,
             slots=wanted.slots,
@@ -98,8 +114,9 @@ class ReservationOperations:
             ends_at=ends_at,
             spill=wanted.spill,
             token_discount=round(wanted.token_discount_percent * 100),
+            tokens_per_second=wanted.tokens_per_second,
         )
-        self._require_room(reservation)
+        self._require_speed(reservation, self._require_room(reservation))
         self._require_money(reservation)
         self._accounts.add_reservation(reservation, call.actor)
         return self._object(reservation)
@@ -122,14 +139,17 @@ class ReservationOperations:
         self._accounts.end_reservation(reservation.id, ends_at, call.actor, now)
         return self._object(replace(reservation, ends_at=ends_at))
 
-    def _require_room(self, reservation: Reservation) -> None:
-        """Raises InvalidRequest if the fleet has not as many slots beside the others' of the time.
+    def _require_room(self, reservation: Reservation) -> Allotment:
+        """What its slots would be.
+
+        Raises InvalidRequest if the fleet has not as many slots beside the others' of the time.
 
         Older reservations that overlap it are taken together, also where they do not overlap
         each other: rather one refused that would fit than one sold that does not.
         """
         beside = [each for each in self._all() if each.overlaps(reservation)]
-        lacking = missing(reservation, allot([*beside, reservation], self._fleet()))
+        allotment = allot([*beside, reservation], self._fleet())
+        lacking = missing(reservation, allotment)
         if lacking:
             where = f" in {', '.join(sorted(reservation.datacenters))}"
             raise InvalidRequest(
@@ -138,6 +158,28 @@ class ReservationOperations:
                 f" not {reservation.slots}.",
                 param="slots",
                 details={"free": reservation.slots - lacking},
+            )
+        return allotment
+
+    def _require_speed(self, reservation: Reservation, allotment: Allotment) -> None:
+        """Raises InvalidRequest if its slots are not known to carry its tokens per second."""
+        wanted = reservation.tokens_per_second
+        if wanted is None:
+            return
+        known = carried(reservation, allotment, self._fleet(), self._speed)
+        if known is None:
+            raise InvalidRequest(
+                "Nobody knows yet how many tokens per second those slots carry: give each"
+                " deployment its 'tokens_per_second' in the fleet file, or ask it something first.",
+                param="tokens_per_second",
+            )
+        if wanted > known:
+            enough = math.ceil(wanted * reservation.slots / known)
+            raise InvalidRequest(
+                f"{reservation.slots} slots carry {known:.1f} output tokens per second, not"
+                f" {wanted}: that takes {enough}.",
+                param="tokens_per_second",
+                details={"carries_tokens_per_second": round(known, 1), "slots": enough},
             )
 
     def _require_money(self, reservation: Reservation) -> None:
@@ -164,7 +206,11 @@ class ReservationOperations:
     def _object(self, reservation: Reservation) -> dict[str, object]:
         now = self._now()
         active = [each for each in self._all() if each.state(now) is State.ACTIVE]
-        return reservation_object(reservation, now, allot(active, self._fleet()))
+        fleet = self._fleet()
+        allotment = allot(active, fleet)
+        return reservation_object(
+            reservation, now, allotment, carried(reservation, allotment, fleet, self._speed)
+        )
 
 
 def _moment(text: str, name: str) -> float:

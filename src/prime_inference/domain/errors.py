@@ -18,6 +18,7 @@
     ├── HeadersTooLarge               431  invalid_request
     ├── RateLimited                   429  rate_limit_exceeded
     │   └── ReservationExhausted      429  rate_limit_exceeded
+    ├── FlexUnavailable           429  provider_overloaded
     ├── InternalFailure               500  server
     ├── MethodUnknown                 501  invalid_request
     └── UpstreamFailure               502  provider_unavailable
@@ -45,6 +46,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
+
+from prime_inference.domain.pools import Over
 
 
 class ApiError(Exception):
@@ -218,9 +221,40 @@ class RateLimited(ApiError):
 
 
 class ReservationExhausted(RateLimited):
-    """Every slot of the team's reservation is in use, and it may not use others."""
+    """The team's `reservations` have no slot free or no tokens left, and it may not use others.
+
+    `over` says which of the two: slots, or tokens_per_second.
+    """
 
     code = "reservation_exhausted"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reservations: Sequence[str],
+        over: Over,
+        retry_after: float,
+        details: Mapping[str, object],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            message,
+            retry_after=retry_after,
+            details={"reservations": list(reservations), "over": over, **details},
+            headers={"x-prime-over": over, **(headers or {})},
+        )
+        self.reservations = tuple(reservations)
+        self.over = over
+
+
+class FlexUnavailable(ApiError):
+    """No room for a request that asked to be served after everybody else; it costs nothing."""
+
+    status = 429
+    kind = "overloaded_error"
+    code = "resource_unavailable"  # as OpenAI answers in its flex tier
+    error_type = "provider_overloaded"
 
 
 class InternalFailure(ApiError):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from prime_inference.domain.pools import SERVERLESS
+from prime_inference.domain.pools import SERVERLESS, Over
 from prime_inference.domain.usage import Usage
 
 Outcome = Literal["complete", "cancelled", "shutdown", "failed", "refused"]
@@ -37,3 +37,4 @@ class Generation(Struct, frozen=True, gc=False):
     continuations: int = 0  # times that another engine went on with the answer
     hedged: bool = False  # a second attempt was begun beside a late one
     pool: str = SERVERLESS  # whose slot served it
+    over: Over = ""  # why no reservation of the team served it

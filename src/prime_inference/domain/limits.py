@@ -19,11 +19,13 @@ class LimitKind(enum.StrEnum):
 
     is_budget: bool
     is_rate: bool
+    is_derived: bool  # nobody sets it: it follows from something else
 
     def __init__(self, value: str) -> None:
         # attributes: asked for with every request
         self.is_budget = value.startswith("budget_") or value == "wallet"
         self.is_rate = value.endswith("_per_minute")
+        self.is_derived = value in ("wallet", "reserved_output_tokens_per_minute")
 
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_MINUTE = "tokens_per_minute"
@@ -32,7 +34,8 @@ class LimitKind(enum.StrEnum):
     BUDGET_WEEKLY = "budget_weekly"  # from Monday
     BUDGET_MONTHLY = "budget_monthly"
     BUDGET_TOTAL = "budget_total"
-    WALLET = "wallet"  # all that a prepaid tenant has paid in; nobody sets it
+    WALLET = "wallet"  # all that a prepaid tenant has paid in
+    RESERVED_OUTPUT = "reserved_output_tokens_per_minute"  # completion tokens of a reservation
 
 
 @dataclass(frozen=True, slots=True)

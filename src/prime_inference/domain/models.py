@@ -66,3 +66,4 @@ class Deployment:
     draining: bool = False  # it is offered no more requests; those it has go on
     revision: str = ""  # if it is another than the model's, in the middle of a rollout say
     tool_parser: Literal["upstream"] | GatewayParser = "upstream"  # who finds tool calls
+    tokens_per_second: int | None = None  # of output, with all slots in use; None: not declared

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
+from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.models import Deployment
 from prime_inference.domain.pools import RESERVED
 from prime_inference.domain.prices import BASIS_POINTS
 
 HOUR_S = 3600.0
+MINUTE = 60  # seconds: the depth of the bucket that a reservation's output fills
+MOST_TOKENS_PER_SECOND = 1_000_000_000  # a million slots at a thousand each
 
 
 class Period(enum.StrEnum):
@@ -37,7 +41,8 @@ class Reservation:
 
     `token_discount` is taken off the token price of requests that its slots serve, in basis
     points: 10,000 makes them free. `spill`: requests that find no slot of it may use the
-    serverless pool, at its price.
+    serverless pool, at its price. `tokens_per_second` of output may be drawn from its slots,
+    averaged over a minute; None: as many as they write.
     """
 
     id: str
@@ -52,6 +57,7 @@ class Reservation:
     ends_at: float | None = None  # None: until somebody ends it; before the start: never active
     spill: bool = True
     token_discount: int = BASIS_POINTS
+    tokens_per_second: int | None = None
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -60,11 +66,20 @@ class Reservation:
             raise ValueError("a price is not negative")
         if not 0 <= self.token_discount <= BASIS_POINTS:
             raise ValueError("a discount is between 0 and 10000 basis points")
+        if not 1 <= (self.tokens_per_second or 1) <= MOST_TOKENS_PER_SECOND:
+            raise ValueError(f"tokens per second are 1 to {MOST_TOKENS_PER_SECOND}")
 
     @property
     def pool(self) -> str:
         """The pool of requests that its slots serve, as events and bills name it."""
         return f"{RESERVED}{self.id}"
+
+    @property
+    def output_limit(self) -> Limit | None:
+        """The bucket of the output that its slots may give; None: there is no bound."""
+        if self.tokens_per_second is None:
+            return None
+        return _output_limit(self.pool, self.tokens_per_second, self.tenant, self.model)
 
     def state(self, now: float) -> State:
         if self.ends_at is not None and now >= self.ends_at:
@@ -140,6 +155,34 @@ def missing(reservation: Reservation, allotment: Allotment) -> int:
     """Slots of a reservation that no deployment has for it."""
     given = sum(parts.get(reservation.id, 0) for parts in allotment.values())
     return reservation.slots - given
+
+
+Speed = Callable[[Deployment], float | None]
+"""Output tokens per second of one slot of a deployment; None: nobody knows."""
+
+
+def carried(
+    reservation: Reservation,
+    allotment: Allotment,
+    deployments: Iterable[Deployment],
+    speed: Speed,
+) -> float | None:
+    """Output tokens per second of its slots, all in use; None if nobody knows of some of them."""
+    total = 0.0
+    for deployment in deployments:
+        slots = allotment.get(deployment.id, {}).get(reservation.id)
+        if slots:
+            of_one = speed(deployment)
+            if of_one is None:
+                return None
+            total += slots * of_one
+    return total
+
+
+@lru_cache(maxsize=1024)  # of every request on reserved slots
+def _output_limit(pool: str, tokens_per_second: int, tenant: str, model: str) -> Limit:
+    most = tokens_per_second * MINUTE
+    return Limit(pool, LimitKind.RESERVED_OUTPUT, most, tenant=tenant, model=model)
 
 
 def _in_proportion(wanted: int, room: Sequence[int]) -> list[int]:

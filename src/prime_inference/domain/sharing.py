@@ -89,6 +89,11 @@ def whole_shares(
     return whole
 
 
+def batch_part(capacity: int) -> int:
+    """Slots that batch may have at most, of `capacity` that is not 0."""
+    return max(1, math.floor(capacity * BATCH_FRACTION))
+
+
 def banded_shares(
     algorithm: Sharing,
     capacity: int,
@@ -103,6 +108,6 @@ def banded_shares(
     """
     first = whole_shares(algorithm, capacity, interactive, turn)
     left = max(0, capacity - sum(first))
-    left = min(left, max(1, math.floor(capacity * BATCH_FRACTION)))
+    left = min(left, batch_part(capacity))
     second = whole_shares(algorithm, left, batch, turn)
     return [(a + b, b) for a, b in zip(first, second, strict=True)]

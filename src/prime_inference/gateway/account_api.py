@@ -16,6 +16,7 @@ from prime_inference.domain.errors import CapacityExhausted, InvalidRequest, Not
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit, LimitKind, window_end, window_start
 from prime_inference.domain.money import usd_number, usd_text
+from prime_inference.domain.pools import FLEX
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.gateway.billing import Billing
@@ -152,6 +153,7 @@ def generation_object(event: UsageEvent) -> dict[str, object]:
         "key_id": event.key_id,
         "provider_name": event.deployment,
         "pool": event.pool,
+        "service_tier": "flex" if event.pool == FLEX else "default",
         "created_at": iso(event.at),
         "streamed": event.streamed,
         "cancelled": event.outcome == "cancelled",

@@ -68,6 +68,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "key_id": TEXT,
                 "provider_name": TEXT,
                 "pool": TEXT,
+                "service_tier": {"enum": ["default", "flex"]},
                 "created_at": TEXT,
                 "streamed": {"type": "boolean"},
                 "cancelled": {"type": "boolean"},

@@ -174,9 +174,9 @@ class Gateway:
 
     async def _input_items(self, request: Request, reply: Reply, request_id: str) -> None:
         key = self._auth.authenticate(request, "responses")
-        refuse_query(request)
         response_id = _last_part(request.path.removesuffix("/input_items"))
-        self._send_json(await self._responses.input_items(response_id, key), request_id, reply)
+        page = await self._responses.input_items(response_id, key, request.query)
+        self._send_json(page, request_id, reply)
 
     def _create_message(self, request: Request, reply: Reply, request_id: str) -> Awaitable[None]:
         key = self._auth.authenticate(request, "messages")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import structs
@@ -19,10 +19,12 @@ from prime_inference.accounts.live import LiveDirectory
 from prime_inference.billing.bill import Bill
 from prime_inference.billing.holds import Hold, Holds
 from prime_inference.billing.rating import most, most_reserved
-from prime_inference.domain.errors import InternalFailure
+from prime_inference.domain.errors import InternalFailure, ReservationExhausted
 from prime_inference.domain.generation import Generation
+from prime_inference.domain.limits import Limit
 from prime_inference.domain.models import Model
 from prime_inference.domain.money import usd_number
+from prime_inference.domain.prices import Price
 from prime_inference.domain.usage import Usage
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.gateway.cache_salts import CacheSalts
@@ -93,27 +95,49 @@ class Billing:
         self._recent: OrderedDict[str, UsageEvent] = OrderedDict()
 
     async def admit(self, run: Run, model: Model) -> None:
-        """Open the request's account. Raises PermissionDenied, BudgetExceeded, RateLimited."""
+        """Open the request's account.
+
+        Raises PermissionDenied, BudgetExceeded, RateLimited, ReservationExhausted.
+        """
         directory = self._directory.current
         key = run.key
         if key.scope is not None:
             check_model(key, model.id)
         price = directory.prices.at(model.id, run.started_at)
-        if directory.reservations:
+        flex = run.operation.flex
+        if directory.reservations and not flex:
             run.reserved = directory.reserved(key.tenant, model.id, run.started_at)
-        hold = None
+            run.may_share = not run.reserved or any(each.spill for each in run.reserved)
         limits = directory.limits(key.key_id, key.tenant, model.id)
-        if limits:
-            prompt, completion = most_tokens(run.operation, model)
-            cost = 0 if price is None else most(price, prompt, completion)
-            if not run.may_share:
-                cost = most_reserved(cost, run.reserved)
-            hold = await self._holds.take(
-                run.id, limits, tokens=prompt + completion, cost=cost
-            )  # fmt: skip
+        hold = None
+        if limits or any(each.tokens_per_second for each in run.reserved):
+            hold = await self._hold(run, model, price, limits)
         bill = Bill(self._outbox, price, run.reserved)
         run.account = Account(self, run.operation, bill, hold)
         run.operation = structs.replace(run.operation, cache_salt=self._salts.of(key.tenant))
+
+    async def _hold(
+        self, run: Run, model: Model, price: Price | None, limits: Sequence[Limit]
+    ) -> Hold | None:
+        """A part of every limit, and of the output of each reservation that it may use.
+
+        One whose output is used up is left out: the request goes by the others, or spills.
+        """
+        prompt, completion = most_tokens(run.operation, model)
+        full = 0 if price is None else most(price, prompt, completion, batch=run.operation.flex)
+        while True:
+            outputs = [limit for each in run.reserved if (limit := each.output_limit) is not None]
+            cost = full if run.may_share else most_reserved(full, run.reserved)
+            try:
+                return await self._holds.take(
+                    run.id, [*limits, *outputs], tokens=prompt + completion, cost=cost
+                )
+            except ReservationExhausted as used_up:
+                run.over = used_up.over
+                left = [each for each in run.reserved if each.id not in used_up.reservations]
+                if not left and not run.may_share:
+                    raise
+                run.reserved = tuple(left)
 
     def close(self, account: Account, generation: Generation) -> None:
         """Settle bill and hold of a request that is over. Never raises."""
@@ -123,7 +147,13 @@ class Billing:
             event = self._late(bill, generation)
         if account.hold is not None:
             used = event.prompt_tokens + event.completion_tokens
-            self._holds.settle(account.hold, tokens=used, cost=event.cost)
+            self._holds.settle(
+                account.hold,
+                tokens=used,
+                cost=event.cost,
+                output=event.completion_tokens,
+                pool=event.pool,
+            )
         self._recent[event.generation] = event
         if len(self._recent) > RECENT:
             self._recent.popitem(last=False)

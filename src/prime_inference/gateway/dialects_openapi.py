@@ -8,7 +8,7 @@ import msgspec
 
 from prime_inference.wire.anthropic import request as anthropic
 from prime_inference.wire.openai.bounds import MAX_MESSAGES, MAX_TOOLS
-from prime_inference.wire.responses import items, request
+from prime_inference.wire.responses import input_items, items, request
 
 COUNT = {"type": "integer", "minimum": 0}
 NULL = {"type": "null"}
@@ -33,6 +33,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
             "model": {"type": "string"},
             "output": {"type": "array", "items": {"type": "object"}},
             "usage": {"type": ["object", "null"]},
+            "service_tier": {"enum": ["default", "flex"]},
         },
     },
     "DeletedResponse": {
@@ -43,7 +44,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "InputItems": {
         "type": "object",
         "required": ["object", "data", "first_id", "last_id", "has_more"],
-        "properties": {"object": {"const": "list"}, "data": {"type": "array"}},
+        "properties": {
+            "object": {"const": "list"},
+            "data": {"type": "array", "items": {"type": "object"}},
+            "first_id": {"type": ["string", "null"]},
+            "last_id": {"type": ["string", "null"]},
+            "has_more": {"type": "boolean"},
+        },
     },
     "AnthropicMessage": {
         "type": "object",
@@ -76,6 +83,18 @@ ANSWERS: dict[str, dict[str, Any]] = {
             "request_id": {"type": "string"},
         },
     },
+}
+
+ITEMS_QUERY: dict[str, dict[str, Any]] = {
+    "limit": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": input_items.MOST_ITEMS,
+        "default": input_items.DEFAULT_ITEMS,
+    },
+    "order": {"enum": list(input_items.ORDERS), "default": "desc"},
+    "after": {"type": "string"},
+    "include[]": {"type": "array", "items": {"const": input_items.INCLUDABLE}},
 }
 
 

@@ -114,12 +114,17 @@ class Failover:
         if len(able) > 1:
             upstream = self._first(run, able)
             hedge = self._hedge(run, able, upstream, contend)
-        return upstream, self._guard.admit(upstream.deployment.id), hedge
+        return upstream, self._guard.admit(upstream.deployment.id, run.priority), hedge
 
     def _hedge(
         self, run: Run, able: Sequence[Upstream], upstream: Upstream, contend: Contend[T]
     ) -> Hedge[T] | None:
-        """What is done if this attempt is late; None as long as nobody can tell what late is."""
+        """What is done if this attempt is late; None as long as nobody can tell what late is.
+
+        Nothing for a flex request: nobody waits for it, and two attempts cost what one saves.
+        """
+        if run.operation.flex:
+            return None
         whole = not run.operation.stream
         after = self._guard.hedge_after(upstream.deployment.id, whole=whole)
         if after is None:

@@ -26,6 +26,7 @@ GAUGES = {
     "slots": "Requests that the deployment may work on, of all replicas together.",
     "leased": "Of these, slots that this replica may fill now.",
     "in_flight": "Requests of this replica that the deployment works on now.",
+    "flex_in_flight": "Of these, flex requests.",
     "lease_lapsed": "1 while this replica goes by its safe capacity: its lease has ended.",
     "tool_calls_behind": "1 while requests with tools are offered it last: it gets calls wrong.",
 }

@@ -10,6 +10,7 @@ from msgspec import Struct
 from prime_inference.domain.models import Deployment, Model
 from prime_inference.gateway.cache_figures import CacheView
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.reservation_status import ReservationView
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.ports.coordination import BreakerState
@@ -35,6 +36,7 @@ class DeploymentView(Struct, frozen=True):
     slots: int
     leased: int  # by this replica
     in_flight: int  # of this replica
+    flex_in_flight: int  # of these
     lease_lapsed: bool
     p50_first_token_s: float | None
     p99_first_token_s: float | None
@@ -94,6 +96,7 @@ class FleetView(Struct, frozen=True):
     deployments: Sequence[DeploymentView]
     caches: Sequence[CacheView] = ()
     failing: Mapping[str, str] = {}
+    reservations: Sequence[ReservationView] = ()
 
 
 def fleet_view(
@@ -105,6 +108,7 @@ def fleet_view(
     caches: Sequence[CacheView] = (),
     store_error: str | None = None,
     failing: Mapping[str, str] | None = None,
+    reservations: Sequence[ReservationView] = (),
 ) -> FleetView:
     """Everything, at this moment."""
     known = {status.id: status for status in guard.status()}
@@ -136,6 +140,7 @@ def fleet_view(
         deployments=deployments,
         caches=caches,
         failing=failing or {},
+        reservations=reservations,
     )
 
 
@@ -190,6 +195,7 @@ def _deployment(
         slots=spec.slots,
         leased=status.leased if status else 0,
         in_flight=status.in_flight if status else 0,
+        flex_in_flight=status.batch_in_flight if status else 0,
         lease_lapsed=status is not None and status.lease_lapsed,
         p50_first_token_s=status.p50_first_token_s if status else None,
         p99_first_token_s=status.p99_first_token_s if status else None,

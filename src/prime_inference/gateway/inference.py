@@ -71,7 +71,9 @@ class Inference:
 
     async def serve(self, operation: Operation, key: ApiKey, request_id: str, reply: Reply) -> None:
         """Answer one operation. Raises ApiError if nothing has been written yet."""
-        run = Run(request_id, operation, key, self._deadlines.now(), time.time())
+        run = Run(
+            request_id, operation, key, self._deadlines.now(), time.time(), pool=operation.pool
+        )
         self.in_flight += 1
         try:
             model = self._model(operation)

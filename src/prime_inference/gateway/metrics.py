@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from prime_inference.domain.errors import ApiError
 from prime_inference.domain.generation import Generation
+from prime_inference.domain.pools import FLEX
 from prime_inference.domain.tool_verdict import ToolVerdict
 from prime_inference.gateway.toolcalls.counts import ToolCallCounts
 
@@ -66,7 +67,7 @@ class _Generations(Collector):
     """Makes the library's families from the cells."""
 
     def __init__(self) -> None:
-        self.outcomes: dict[tuple[str, str, str, str, str], int] = {}
+        self.outcomes: dict[tuple[str, str, str, str, str, str], int] = {}
         self.models: dict[str, _ModelCell] = {}
         self.unmeasured: dict[tuple[str, str], int] = {}
         self.tool_calls = ToolCallCounts()
@@ -76,6 +77,7 @@ class _Generations(Collector):
         model, usage = generation.model, generation.usage
         labels = (
             generation.route, model, generation.deployment, generation.outcome, generation.error,
+            FLEX if generation.pool == FLEX else "default",
         )  # fmt: skip
         self.outcomes[labels] = self.outcomes.get(labels, 0) + 1
         if not model:
@@ -121,7 +123,7 @@ class _Generations(Collector):
         family = CounterMetricFamily(
             "prime_generations",
             "Generations by outcome: complete, cancelled, shutdown, failed, refused.",
-            labels=["route", "model", "deployment", "outcome", "code"],
+            labels=["route", "model", "deployment", "outcome", "code", "tier"],
         )
         for labels, count in self.outcomes.items():
             family.add_metric(labels, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from prime_inference import __version__
 from prime_inference.gateway.account_openapi import ANSWERS as ACCOUNT_ANSWERS
 from prime_inference.gateway.account_openapi import QUERIES, REQUIRED
 from prime_inference.gateway.dialects_openapi import ANSWERS as DIALECT_ANSWERS
-from prime_inference.gateway.dialects_openapi import dialect_schemas
+from prime_inference.gateway.dialects_openapi import ITEMS_QUERY, dialect_schemas
 from prime_inference.wire.openai.bounds import MAX_INPUTS, MAX_PROMPTS
 from prime_inference.wire.openai.chat_request import ChatRequest
 from prime_inference.wire.openai.completion_request import CompletionRequest, EmbeddingRequest
@@ -26,7 +27,7 @@ ERRORS = {
     "405": "The path takes another method.",
     "413": "The body is too large.",
     "414": "The URL is too long.",
-    "429": "A limit is reached; see Retry-After.",
+    "429": "A limit is reached, or there is no room for a flex request; see Retry-After.",
     "431": "The headers are too large.",
     "500": "A defect of the gateway.",
     "501": "No such HTTP method.",
@@ -98,6 +99,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 },
             },
             "usage": {"$ref": REF.format(name="Usage")},
+            "service_tier": {"enum": ["default", "flex"]},
         },
     },
     "Embeddings": {
@@ -186,11 +188,13 @@ def _dialect_paths() -> dict[str, Any]:
     stored = _get("showResponse", "Response", "id", public=False)
     removal = _get("deleteResponse", "DeletedResponse", "id", public=False)["get"]
     cancel = _get("cancelResponse", "Response", "id", public=False)["get"]
+    items = _get("listInputItems", "InputItems", "id", public=False)
+    items["get"]["parameters"] += _query(ITEMS_QUERY)
     return {
         "/responses": _post("createResponse", "ResponsesResponsesRequest", "Response", stream=True),
         "/responses/{id}": {**stored, "delete": removal},
         "/responses/{id}/cancel": {"post": cancel},
-        "/responses/{id}/input_items": _get("listInputItems", "InputItems", "id", public=False),
+        "/responses/{id}/input_items": items,
         "/messages": _post(
             "createMessage",
             "AnthropicMessagesRequest",
@@ -208,11 +212,18 @@ def _account_paths() -> dict[str, Any]:
     paths = {}
     for path, (operation, answer, query) in QUERIES.items():
         described = paths[path] = _get(operation, answer, public=False)
-        described["get"]["parameters"] = [
-            {"name": name, "in": "query", "required": name in REQUIRED, "schema": schema}
-            for name, schema in query.items()
-        ]
+        described["get"]["parameters"] = _query(query, REQUIRED)
     return paths
+
+
+def _query(
+    schemas: Mapping[str, dict[str, Any]], required: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Parameters of a query, by name."""
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": schema}
+        for name, schema in schemas.items()
+    ]
 
 
 def _texts_or_ids(limit: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct
 
 from prime_inference.domain.errors import InvalidRequest, UnsupportedParameter
 from prime_inference.domain.models import Deployment, EngineKind, Model
+from prime_inference.domain.pools import FLEX, SERVERLESS
 from prime_inference.gateway.toolcalls.answer import AnswerTools
 from prime_inference.gateway.toolcalls.constrain import constrain
 from prime_inference.gateway.toolcalls.request import RequestTools
@@ -36,7 +37,7 @@ from prime_inference.wire.openai.stream import Shape
 
 OWN = frozenset({
     "model", "messages", "prompt", "input", "stream", "stream_options", "usage", "user",
-    "safety_identifier", "prompt_cache_key", "max_tokens", "max_completion_tokens",
+    "safety_identifier", "prompt_cache_key", "max_tokens", "max_completion_tokens", "service_tier",
 })  # fmt: skip
 """Fields that the gateway reads itself; engines need no word of them."""
 
@@ -54,7 +55,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "min_p": (0,),
     "suffix": ("",),
     "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
     "tools": ([],),
     "logit_bias": ({},),
     "stop": ([],),
@@ -80,6 +80,8 @@ IGNORES_KEYWORDS = frozenset({"llama.cpp"})
 
 COUNTS_ONE_PROMPT = frozenset({"llama.cpp"})
 """Engines whose usage is that of the first prompt of several: nobody could say what was used."""
+
+_TOLD_TIERS = {None: "", "auto": "default", "default": "default", "flex": FLEX}
 
 REPLACED_BY = {
     "functions": "Use 'tools' instead.",
@@ -110,6 +112,17 @@ class Operation(Struct, frozen=True, gc=False):
     message_name: str = ""  # path of the first message's name, where one has any
     tools: RequestTools | None = None
     cache_salt: str | None = None  # who has another one shares no prefix cache with it
+    service_tier: str = ""  # as the answer tells it; empty: the client did not ask
+
+    @property
+    def flex(self) -> bool:
+        """Whether it is served after everybody else, at the price's batch discount."""
+        return self.service_tier == FLEX
+
+    @property
+    def pool(self) -> str:
+        """Whose slots it gets, unless it gets reserved ones."""
+        return FLEX if self.flex else SERVERLESS
 
     @property
     def alternatives(self) -> int | None:
@@ -232,6 +245,7 @@ def chat_operation(
         id_prefix=id_prefix,
         message_name=_message_name(request),
         tools=tools,
+        service_tier=_TOLD_TIERS[request.service_tier],
     )
 
 
@@ -253,6 +267,7 @@ def completion_operation(request: CompletionRequest, session: str = "") -> Opera
         schema_alternatives=0,
         check=lambda model: _check_limit(request.token_limit, model, "max_tokens"),
         session=session or request.prompt_cache_key or "",
+        service_tier=_TOLD_TIERS[request.service_tier],
     )
 
 

@@ -95,6 +95,7 @@ class StreamRelay:
             model=self._operation.model,
             include_usage=self._operation.include_usage,
             choices=self._operation.choices,
+            service_tier=self._operation.service_tier,
             charge=self._charge,
             alternatives=self._operation.alternatives,
             rules=rules,

@@ -1,13 +1,16 @@
-"""What Prometheus is told of reserved slots, read when somebody scrapes."""
+"""What Prometheus is told of reserved capacity, read when somebody scrapes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from prime_inference.domain.generation import Generation
+from prime_inference.domain.pools import RESERVED, SERVERLESS
 from prime_inference.reliability.guard import Guard
 
 PLACE = ("deployment", "reservation")
@@ -18,6 +21,18 @@ class ReservationMetrics(Collector):
     """Nothing where no slot is reserved."""
 
     guard: Guard
+    _output: Counter[str] = field(default_factory=Counter)  # completion tokens, by reservation
+    _over: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def record(self, generations: Sequence[Generation]) -> None:
+        """Implements `ports.generations.GenerationSink`."""
+        for one in generations:
+            if one.pool != SERVERLESS:
+                tokens = one.usage.completion_tokens
+                self._output[one.pool.removeprefix(RESERVED)] += tokens
+            elif one.over:
+                went = "spilled" if one.deployment else "refused"
+                self._over[one.model, one.over, went] += 1
 
     def collect(self) -> Iterator[Metric]:
         slots = GaugeMetricFamily(
@@ -41,4 +56,22 @@ class ReservationMetrics(Collector):
             waiting.add_metric(place, view.waiting)
         for deployment, count in self.guard.reserved.recalled.items():
             recalled.add_metric((deployment,), count)
-        yield from (slots, in_flight, waiting, recalled)
+        yield from (slots, in_flight, waiting, recalled, *self._used())
+
+    def _used(self) -> Iterator[Metric]:
+        output = CounterMetricFamily(
+            "prime_reserved_output_tokens",
+            "Completion tokens that slots of the reservation gave, of this replica.",
+            labels=("reservation",),
+        )
+        over = CounterMetricFamily(
+            "prime_over_reservation",
+            "Requests beyond their team's reservations: slots, tokens_per_second, or late; spilled"
+            " or refused.",
+            labels=("model", "over", "outcome"),
+        )
+        for reservation, tokens in self._output.items():
+            output.add_metric((reservation,), tokens)
+        for labels, count in self._over.items():
+            over.add_metric(labels, count)
+        yield from (output, over)

@@ -32,6 +32,8 @@ class ReservedPlaces:
         """
         known = self._guard.reserved.knows  # one that begins has its slots within a second
         run.reserved = tuple(each for each in run.reserved if known(each.id))
+        if not run.reserved:
+            run.may_share = True
         by_id = {upstream.deployment.id: upstream for upstream in able}
         for reservation in run.reserved:
             for name in self._ranked(run, by_id, reservation):
@@ -44,6 +46,7 @@ class ReservedPlaces:
             if isinstance(found, Slot):
                 return by_id[found.deployment], found, None
             waited |= isinstance(found, Refusal) and found.reason is Reason.WAITED
+        run.over = "late" if waited else "slots"
         if run.may_share:
             return None
         if waited:  # the slots are the team's, and have not come
@@ -74,7 +77,7 @@ def admit(guard: Guard, run: Run, deployment: str) -> Slot | Refusal:
             return slot
     if not run.may_share:
         return Refusal(Reason.FULL, RETRY_S)
-    return guard.admit(deployment)
+    return guard.admit(deployment, run.priority)
 
 
 async def wait_for_reserved(
@@ -98,6 +101,8 @@ def exhausted(run: Run) -> ReservationExhausted:
     slots = sum(reservation.slots for reservation in run.reserved)
     return ReservationExhausted(
         f"All {slots} reserved slots of {run.model} are in use. Try again shortly.",
+        reservations=[reservation.id for reservation in run.reserved],
+        over="slots",
         retry_after=RETRY_S,
-        details={"reservations": [reservation.id for reservation in run.reserved], "slots": slots},
+        details={"slots": slots},
     )

@@ -25,6 +25,7 @@ from prime_inference.ports.responses import ResponseStore, StoredResponse, Store
 from prime_inference.wire.http import HeaderLines, Reply
 from prime_inference.wire.openai.bounds import MAX_MESSAGES, SchemaBounds
 from prime_inference.wire.openai.chat_request import check_chat_request
+from prime_inference.wire.responses.input_items import items_page, read_page_query
 from prime_inference.wire.responses.items import Item, decode_items
 from prime_inference.wire.responses.request import (
     ResponsesRequest,
@@ -131,20 +132,12 @@ class ResponsesApi:
             " To stop an answer, close its connection."
         )
 
-    async def input_items(self, response_id: str, key: ApiKey) -> dict[str, object]:
-        """`GET /responses/{id}/input_items`: latest first, as OpenAI. Raises NotFound."""
+    async def input_items(self, response_id: str, key: ApiKey, query: str) -> dict[str, Any]:
+        """`GET /responses/{id}/input_items`. Raises InvalidRequest, NotFound."""
+        page = read_page_query(query)
         stored = await self._find(response_id, key)
-        items = [
-            _shown(item, f"in_{response_id.removeprefix(ID_PREFIX)}_{number}")
-            for number, item in enumerate(msgspec.json.decode(stored.items)[: stored.inputs])
-        ][::-1]
-        return {
-            "object": "list",
-            "data": items,
-            "first_id": items[0]["id"],
-            "last_id": items[-1]["id"],
-            "has_more": False,
-        }
+        items = msgspec.json.decode(stored.items)[: stored.inputs]
+        return items_page(items, f"in_{response_id.removeprefix(ID_PREFIX)}_", page)
 
     async def _find(self, response_id: str, key: ApiKey) -> StoredResponse:
         try:
@@ -178,15 +171,6 @@ class ResponsesApi:
 def _said(text: str) -> Raw:
     """A text as the input item that it stands for."""
     return Raw(msgspec.json.encode({"type": "message", "role": "user", "content": text}))
-
-
-def _shown(item: dict[str, Any], item_id: str) -> dict[str, Any]:
-    """An input item with what may be left out when it is sent."""
-    shown = {"id": item_id, "type": "message", **item}
-    if isinstance(shown.get("content"), str):
-        kind = "output_text" if shown.get("role") == "assistant" else "input_text"
-        shown["content"] = [{"type": kind, "text": shown["content"]}]
-    return shown
 
 
 def _not_found(response_id: str) -> NotFound:

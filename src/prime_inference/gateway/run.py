@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from prime_inference.domain.generation import Generation, Outcome
 from prime_inference.domain.keys import ApiKey
-from prime_inference.domain.pools import SERVERLESS
+from prime_inference.domain.pools import SERVERLESS, Over
 from prime_inference.domain.reservations import Reservation
 from prime_inference.domain.usage import NO_USAGE, Usage
 from prime_inference.gateway.operations import Operation
+from prime_inference.reliability.slots import Priority
 from prime_inference.wire.http import HeaderLines
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Run(Struct, gc=False):
     error: str = ""
     account: Account | None = None  # where requests are billed
     reserved: tuple[Reservation, ...] = ()  # whose slots it may use
+    may_share: bool = True  # it may use slots that everybody shares
+    over: Over = ""  # why it uses them although its team has reserved some
     pool: str = SERVERLESS  # whose slot serves it; as the client was told, once it was
     told: bool = False  # the answer's head has been made
 
@@ -64,12 +67,18 @@ class Run(Struct, gc=False):
             f"x-request-id: {self.id}\r\nx-generation-id: {self.answer_id}\r\n"
             f"x-prime-pool: {self.pool}\r\n"
         )
+        if self.went_over:
+            own += f"x-prime-over: {self.over}\r\n"
         return HeaderLines(fixed + own.encode())
 
     @property
-    def may_share(self) -> bool:
-        """Whether it may use slots that everybody shares."""
-        return not self.reserved or any(each.spill for each in self.reserved)
+    def priority(self) -> Priority:
+        return Priority.BATCH if self.operation.flex else Priority.INTERACTIVE
+
+    @property
+    def went_over(self) -> Over:
+        """Why none of the team's reservations serves it; empty where one does, or there is none."""
+        return self.over if self.pool == SERVERLESS else ""
 
     def generation(self, now: float) -> Generation:
         """The account of it, `now` being the event loop's clock."""
@@ -92,4 +101,5 @@ class Run(Struct, gc=False):
             continuations=self.pieces - 1 if self.pieces > 1 else 0,
             hedged=self.hedged,
             pool=self.pool,
+            over=self.went_over,
         )

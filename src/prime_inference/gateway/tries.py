@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from prime_inference.domain.errors import (
     CapacityExhausted,
     ContextTooSmall,
+    FlexUnavailable,
+    ModelDrained,
     NoConnection,
     SlotRecalled,
     ToolCallBroken,
@@ -98,7 +100,17 @@ class Tries:
             self._seen = {self._last}
 
     async def next(self) -> tuple[Upstream, Slot | Refusal]:
-        """The next to be tried. Raises UpstreamFailure if none is worth it."""
+        """The next to be tried. Raises UpstreamFailure, FlexUnavailable if none is worth it."""
+        try:
+            return await self._next()
+        except CapacityExhausted as full:
+            if self._cut is not None or not self._run.operation.flex:
+                raise
+            if isinstance(full, ModelDrained):
+                raise
+            raise _no_room_for_flex(self._run.model, full) from full
+
+    async def _next(self) -> tuple[Upstream, Slot | Refusal]:
         untried = self._untried()
         if untried is None and self._all_are_full():
             return await self._wait()
@@ -187,12 +199,15 @@ class Tries:
         while True:
             slot: Slot | Refusal = Refusal(Reason.FULL, reserved.RETRY_S)
             if self._run.may_share:
-                slot = await wait_for_slot(self._guard, self._run.model, among=self._able().keys())
+                slot = await wait_for_slot(
+                    self._guard, self._run.model, self._run.priority, self._able().keys()
+                )
             if isinstance(slot, Refusal):
                 await self._wait_on(slot)
                 continue
             upstream = self._able().get(slot.deployment)
             if upstream is not None:
+                self._failures.clear()  # that there was no room is no longer true
                 return upstream, slot
             slot.release()  # it left the fleet as the slot was handed over: another is as good
 
@@ -253,6 +268,16 @@ def offered(guard: Guard, ranking: ToolCallRanking, run: Run) -> list[str]:
 
 def is_full(failure: UpstreamFailure) -> bool:
     return isinstance(failure, CapacityExhausted)
+
+
+def _no_room_for_flex(model: str, full: CapacityExhausted) -> FlexUnavailable:
+    return FlexUnavailable(
+        f"{model} has no room for flex requests now. Try again later, or without"
+        ' service_tier "flex".',
+        param="service_tier",
+        retry_after=full.retry_after,
+        details=full.details,
+    )
 
 
 def _says_less(failure: UpstreamFailure) -> tuple[bool, float]:

@@ -117,6 +117,16 @@ class Upstreams:
         upstream = self._by_id.get(deployment_id)
         return (0, 0) if upstream is None else upstream.statistics.answers_with_calls(self._now())
 
+    def slot_speed(self, deployment: Deployment) -> float | None:
+        """Output tokens per second of one of its slots: as declared, else the median of the last
+        half hour's answers, at whatever load that was; None: nothing is known.
+        """
+        if deployment.tokens_per_second is not None:
+            return deployment.tokens_per_second / deployment.slots
+        upstream = self._by_id.get(deployment.id)
+        measured = None if upstream is None else upstream.statistics.throughput(self._now())
+        return None if measured is None else measured["p50"]
+
     def close(self) -> None:
         for pool in [*self._retired, *(each.pool for each in self._by_id.values())]:
             pool.close()

@@ -97,6 +97,7 @@ class WholeAttempts:
             created=run.created,
             model=model.id,
             choices=operation.choices,
+            service_tier=operation.service_tier,
             charge=charging(run, self._deadlines.now),
         )
 

@@ -58,6 +58,7 @@ class BlockAsk:
     kept: int = 0  # of these, at least so many are not lent to others
     safe: int = 0  # what it allows itself if the store is not heard again
     keep: int = 0  # so many it would like to have in any case, though it may not need them now
+    has_batch: int = 0  # batch requests that it allows itself, or has running if those are more
 
     @property
     def block(self) -> str:

@@ -32,6 +32,10 @@ class LedgerUnavailable(Exception):
     """The database did not do what it was asked; nothing of it happened, or all of it."""
 
 
+class TransferRefused(Exception):
+    """The ledger answers, and will never take this transfer: a balance would leave 64 bits."""
+
+
 class TransferConflict(Exception):
     """A transfer of that reference exists and says something else."""
 
@@ -108,7 +112,10 @@ class Ledger(Protocol):
         ...
 
     def transfer(self, transfer: Transfer) -> bool:
-        """Write what no event says; False if it is there. Raises TransferConflict."""
+        """Write what no event says; False if it is there.
+
+        Raises TransferConflict, TransferRefused.
+        """
         ...
 
     def balance(self, account: str) -> int:

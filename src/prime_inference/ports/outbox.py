@@ -19,6 +19,10 @@ class Outbox(Protocol):
         """Write events; they are there when it returns. Raises OutboxUnavailable."""
         ...
 
+    def places(self) -> tuple[int, int]:
+        """How far the ledger has confirmed, and where the last event ends: bytes, never fewer."""
+        ...
+
     def waiting(self) -> int:
         """Bytes that the ledger has not confirmed."""
         ...

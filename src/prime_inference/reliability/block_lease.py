@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from prime_inference.domain.sharing import BATCH_FRACTION
+from prime_inference.domain.sharing import batch_part
 from prime_inference.ports.coordination import BlockAsk, BlockGrant
 from prime_inference.reliability.settings import LeaseSettings
 
@@ -40,6 +40,7 @@ class BlockLease:
         self.epoch = 0
         self.granted = 0
         self.batch = 0
+        self.batch_in_flight = 0
         self.valid_until = -math.inf  # by our own clock
         self.safe = 0  # without a valid lease; 0 until the store was asked once
         self.kept = 0  # of the safe capacity, what the store grants nobody else
@@ -63,7 +64,8 @@ class BlockLease:
         self._sent_at = -math.inf
         self._ask_at = -math.inf
         self._asked_to_rest = False
-        self._contended = False  # others hold what we want
+        self._contended = False  # others hold what interactive requests want
+        self._batch_is_full = False  # others hold what batch wants, or it has all it may have
         self.peak_interactive = self._last_interactive = 0
         self._peak_batch = self._last_batch = 0
         self._peaks_turn_at = -math.inf
@@ -79,7 +81,7 @@ class BlockLease:
         """Of these, for batch requests."""
         if now < self.valid_until:
             return self.batch
-        return max(1, int(self.safe * BATCH_FRACTION)) if self.safe else 0
+        return batch_part(self.safe) if self.safe else 0
 
     def lapsed(self, now: float) -> bool:
         """Whether there was a chance to have a lease, and there is none."""
@@ -91,22 +93,25 @@ class BlockLease:
         interactive = self.peak_interactive or self._last_interactive
         return not (interactive or self._peak_batch or self._last_batch)
 
-    def may_grow_by(self, now: float) -> int:
-        """Slots that the next answer may bring: nobody has said that others hold them."""
-        if self._contended:
-            return 0
-        if not self.ready:  # the first answer is awaited
-            return self.capacity
-        return self.capacity - self.granted if now < self.valid_until else 0
+    def may_grow_by(self, now: float, *, for_batch: bool = False) -> int:
+        """Slots that the next answer may bring: nobody has said that others hold them.
 
-    def demand(self, interactive: int, batch: int, now: float) -> None:
+        `for_batch`: to batch, which has what interactive requests do not want.
+        """
+        if self._contended or (self.ready and now >= self.valid_until):
+            return 0
+        if not for_batch:  # the first answer may bring everything
+            return self.capacity - self.granted if self.ready else self.capacity
+        if self._batch_is_full:
+            return 0
+        interactive, _ = self._wanted()
+        return max(0, min(batch_part(self.capacity), self.capacity - interactive) - self.batch)
+
+    def demand(self, interactive: int, batch: int, now: float, *, for_batch: bool = False) -> None:
         """So many would be in flight now if nothing were refused; more than we have: ask soon."""
-        if interactive > self.peak_interactive:
-            self.peak_interactive = interactive
-        if batch > self._peak_batch:
-            self._peak_batch = batch
+        self._saw(interactive, batch)
         if interactive + batch >= self.granted < self.capacity:
-            self._ask_soon(now)
+            self._ask_soon(now, for_batch=for_batch)
 
     def refused(self, interactive: int, batch: int, *, for_batch: bool, now: float) -> None:
         """One more could not be admitted beside those in flight."""
@@ -114,8 +119,14 @@ class BlockLease:
             self._refused_batch += 1
         else:
             self._refused_interactive += 1
-        self.demand(interactive + self._refused_interactive, batch + self._refused_batch, now)
-        self._ask_soon(now)
+        self._saw(interactive + self._refused_interactive, batch + self._refused_batch)
+        self._ask_soon(now, for_batch=for_batch)
+
+    def _saw(self, interactive: int, batch: int) -> None:
+        if interactive > self.peak_interactive:
+            self.peak_interactive = interactive
+        if batch > self._peak_batch:
+            self._peak_batch = batch
 
     def wake(self, now: float) -> None:
         """Somebody comes: ask for slots again, at once."""
@@ -123,10 +134,11 @@ class BlockLease:
             self.resting = False
             self._ask_at = now
 
-    def _ask_soon(self, now: float) -> None:
+    def _ask_soon(self, now: float, *, for_batch: bool = False) -> None:
         self.wake(now)
         settings = self._settings
-        gap_s = settings.contended_gap_s if self._contended else settings.ask_gap_s
+        in_vain = self._contended or (for_batch and self._batch_is_full)
+        gap_s = settings.contended_gap_s if in_vain else settings.ask_gap_s
         self._ask_at = min(self._ask_at, max(now, self._sent_at + gap_s))
 
     # --- asking ---
@@ -152,7 +164,7 @@ class BlockLease:
             self.valid_until = now + self._settings.ttl_s
         elif now < self.valid_until:  # later, what is given up cannot be had again
             self.granted = min(self.granted, max(interactive + batch, in_flight))
-            self.batch = min(self.batch, self.granted)
+            self.batch = min(self.batch, self.granted, batch)
             self.kept = min(self.kept, keep)
             self.safe = self._safe_capacity()
         self._refused_interactive = self._refused_batch = 0
@@ -173,6 +185,7 @@ class BlockLease:
             sharing=self._settings.sharing,
             safe=max(self.granted, self.kept),
             keep=keep,
+            has_batch=max(self.batch_limit(now), self.batch_in_flight),
         )
 
     def accept(self, ask: BlockAsk, grant: BlockGrant, sent_at: float, now: float) -> None:
@@ -183,6 +196,7 @@ class BlockLease:
         self.asking = False
         self.epoch = grant.epoch
         self.granted = grant.granted
+        batch_is_cut = grant.batch < self.batch
         self.batch = grant.batch
         self.recall_to = ask.in_flight - grant.recall if grant.recall else None
         self.kept = grant.safe
@@ -192,8 +206,8 @@ class BlockLease:
         self.more_at = sent_at + grant.more_in_s if grant.more_in_s else None
         self.learning = grant.learning
         self.valid_until = sent_at + ask.ttl_s * (1 - settings.early_end)
-        contended = grant.granted < ask.interactive + ask.batch
-        self._contended = contended
+        self._contended = grant.granted - grant.batch < ask.interactive
+        self._batch_is_full = grant.batch < ask.batch or grant.batch >= batch_part(self.capacity)
         if self._asked_to_rest and not self.resting:  # somebody came meanwhile
             self._ask_at = now
             return
@@ -201,11 +215,10 @@ class BlockLease:
         if self.resting:
             return
         self.ready = True
-        if contended:
+        if grant.granted < ask.interactive + ask.batch:
             self._ask_at = min(self._ask_at, sent_at + settings.contended_gap_s)
-        if (
-            grant.granted < ask.has or max(grant.granted, grant.safe) < ask.safe
-        ):  # the store frees the difference when it hears that we know
+        is_cut = grant.granted < ask.has or max(grant.granted, grant.safe) < ask.safe
+        if is_cut or batch_is_cut:  # the store frees the difference when it hears that we know
             self._ask_at = now
 
     def failed(self, ask: BlockAsk, now: float) -> None:
@@ -295,15 +308,23 @@ class BlockLease:
         return 0 if self._contended else int(self._part() * self._settings.reserve)
 
     def _wants(self, now: float) -> tuple[int, int]:
-        """Slots for the peak since the renewal before the last one, and some headroom."""
-        peak_interactive = max(self.peak_interactive, self._last_interactive)
-        peak_batch = max(self._peak_batch, self._last_batch)
+        """`_wanted`; what was before the last renewal is forgotten after it."""
+        wanted = self._wanted()
         if now >= self._peaks_turn_at:
             self._last_interactive, self.peak_interactive = self.peak_interactive, 0
             self._last_batch, self._peak_batch = self._peak_batch, 0
             self._peaks_turn_at = now + self._settings.ttl_s * self._settings.renew_at
+        return wanted
+
+    def _wanted(self) -> tuple[int, int]:
+        """Slots for the peak since the renewal before the last one, and some headroom."""
         if self.closing:
             return 0, 0
         more = 1 + self._settings.headroom
+        peak_interactive = max(self.peak_interactive, self._last_interactive)
+        batch = math.ceil(max(self._peak_batch, self._last_batch) * more)
         interactive = max(math.ceil(peak_interactive * more) + 1, self._reserve())
-        return min(self.capacity, interactive), min(self.capacity, math.ceil(peak_batch * more))
+        if batch:  # what may come leaves it a slot, and all where slots are few
+            spare = self._own - 1 if self._own > self.replicas else 0
+            interactive = min(interactive, max(peak_interactive, spare))
+        return min(self.capacity, interactive), min(batch, batch_part(self.capacity))

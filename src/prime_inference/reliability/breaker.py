@@ -219,8 +219,14 @@ class Breaker:
         return self.ticket
 
     def unused_ticket(self, now: float) -> Ticket | None:
-        """The ticket, if nobody came for it in time: to be concluded as lost."""
-        return self.use_ticket() if now >= self.use_ticket_by else None
+        """The ticket, if nobody came for it in time: to be concluded as lost.
+
+        Others, who ask every `ASK_AGAIN_S`, are next.
+        """
+        if now < self.use_ticket_by:
+            return None
+        self.due_at = max(self.due_at, now + 2 * ASK_AGAIN_S)
+        return self.use_ticket()
 
     def ticket_ended(self, ticket: Ticket) -> None:
         """Its probe has told what it had to tell."""

@@ -57,7 +57,6 @@ class DeploymentGuard:
         self.failed = 0
         self.refused = 0
         self.in_flight = 0  # on slots that everybody shares
-        self.batch_in_flight = 0
         self.reserved: dict[str, ReservedLease] = {}  # by reservation
         self.shared: dict[SharedSlot, None] | None = None  # taken ones, where some are reserved
         self.recall: Recall | None = None  # where some are reserved
@@ -67,6 +66,10 @@ class DeploymentGuard:
         self._clock = clock
         self._conclude = conclude
         self._rate_may_eject = rate_may_eject
+
+    @property
+    def batch_in_flight(self) -> int:
+        return self.lease.batch_in_flight
 
     @property
     def usable(self) -> bool:
@@ -112,21 +115,30 @@ class DeploymentGuard:
         """A slot, if the lease has room for one of this priority."""
         lease = self.lease
         in_flight = self.in_flight
-        batch = self.batch_in_flight
+        batch = lease.batch_in_flight
         for_batch = priority is Priority.BATCH
         limit = lease.granted if now < lease.valid_until else lease.safe
         if in_flight >= limit or (for_batch and batch >= lease.batch_limit(now)):
-            self.refused += 1
-            lease.refused(in_flight - batch, batch, for_batch=for_batch, now=now)
+            self.turn_away(priority, now)
             return None
         self.in_flight = in_flight = in_flight + 1
         if for_batch:
-            self.batch_in_flight = batch = batch + 1
+            lease.batch_in_flight = batch = batch + 1
         if for_batch or in_flight - batch > lease.peak_interactive or in_flight >= lease.granted:
-            lease.demand(in_flight - batch, batch, now)
+            lease.demand(in_flight - batch, batch, now, for_batch=for_batch)
         if self.shared is not None:
             return SharedSlot(self, priority, now, ticket, on_release, self.shared)
         return Slot(self, priority, now, ticket, on_release)
+
+    def turn_away(self, priority: Priority, now: float) -> None:
+        """Count a request of that priority that finds no slot: the store is told of its want."""
+        self.refused += 1
+        self.lease.refused(
+            self.in_flight - self.batch_in_flight,
+            self.batch_in_flight,
+            for_batch=priority is Priority.BATCH,
+            now=now,
+        )
 
     def take_reserved(
         self, reservation: str, now: float, on_release: Callable[[DeploymentGuard], None]
@@ -158,7 +170,7 @@ class DeploymentGuard:
         """Called once by each slot."""
         self.in_flight -= 1
         if slot.priority is Priority.BATCH:
-            self.batch_in_flight -= 1
+            self.lease.batch_in_flight -= 1
         assert self.in_flight >= self.batch_in_flight >= 0
         self.holding.add(self._clock() - slot.started_at)
 
@@ -192,10 +204,12 @@ class DeploymentGuard:
             reached = outcome is not Outcome.UNREACHED
             self.breaker.failed(self._clock(), self._rate_may_eject(self.model), reached=reached)
 
-    def slots_per_second(self, now: float) -> float:
-        """How often a slot becomes free; 0 if that was never seen."""
+    def slots_per_second(self, priority: Priority, now: float) -> float:
+        """How often a slot for that priority becomes free; 0 if that was never seen."""
         mean = self.holding.mean_s
-        return self.lease.limit(now) / mean if mean else 0.0
+        for_batch = priority is Priority.BATCH
+        limit = self.lease.batch_limit(now) if for_batch else self.lease.limit(now)
+        return limit / mean if mean else 0.0
 
     def _end_probe(self, slot: Slot, verdict: Verdict) -> None:
         ticket, slot.ticket = slot.ticket, None

@@ -168,7 +168,7 @@ class Guard:
         if member is None or deployment in self._draining:
             return Refusal(Reason.GONE, GONE_RETRY_S)
         now = self._clock()
-        slot = self._models[member.model].take(member, priority, now, self._released)
+        slot = self._models[member.model].admit(member, priority, now, self._released)
         if member.lease.ask_at <= now:
             self.wake()
         return slot

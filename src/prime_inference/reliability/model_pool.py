@@ -78,6 +78,19 @@ class ModelPool:
                 return waiting + [m for m in offered if m not in waiting]
         return offered
 
+    def admit(
+        self,
+        member: DeploymentGuard,
+        priority: Priority,
+        now: float,
+        on_release: Callable[[DeploymentGuard], None],
+    ) -> Slot | Refusal:
+        """A slot of that member for a newcomer, unless somebody who goes first waits for it."""
+        if self.line.size and self.line.is_overtaken_by(priority, member.id):
+            member.turn_away(priority, now)
+            return self._refusal(Reason.FULL, priority, self.expected_wait(priority, now), now)
+        return self.take(member, priority, now, on_release)
+
     def take(
         self,
         member: DeploymentGuard,
@@ -94,14 +107,14 @@ class ModelPool:
             return slot
         if ticket is not None:
             member.breaker.use_ticket_by = now  # unused after all: it goes back
-        return self._refusal(Reason.FULL, self.expected_wait(priority, now), now)
+        return self._refusal(Reason.FULL, priority, self.expected_wait(priority, now), now)
 
     def expected_wait(self, priority: Priority, now: float, among: Set[str] | None = None) -> float:
         """Seconds until a newcomer who wants one `among` would have a slot, by the line.
 
         Infinite if nobody can tell.
         """
-        rate = sum(member.slots_per_second(now) for member in self._usable(among))
+        rate = sum(member.slots_per_second(priority, now) for member in self._usable(among))
         if rate <= 0:  # no slot was ever given back here, or others hold them all
             return math.inf
         return (self.line.ahead_of(priority, among) + 1) / rate
@@ -117,15 +130,15 @@ class ModelPool:
         longest = self._settings.lease.longest_wait_s
         able = sum(among is None or member.id in among for member in self.members)
         if not able:
-            return self._refusal(Reason.DRAINED, math.inf, now)
+            return self._refusal(Reason.DRAINED, priority, math.inf, now)
         if able == len(self.members):
             among = None
         expected = self.expected_wait(priority, now, among)
         if expected > longest:
-            rivals = self.line.ahead_of(max(Priority), among)
-            if rivals >= self._slots_to_come(now, among):
+            rivals = self.line.ahead_of(priority, among)
+            if rivals >= self._slots_to_come(priority, now, among):
                 self._decisions.waits[self.model, Wait.REFUSED] += 1
-                return self._refusal(Reason.NOT_WORTH_WAITING, expected, now)
+                return self._refusal(Reason.NOT_WORTH_WAITING, priority, expected, now)
         waiter = Waiter(priority, now + longest, deliver, among)
         self.line.join(waiter)
         return waiter
@@ -149,18 +162,23 @@ class ModelPool:
         Those come with its next answer, which a busy process may be late to ask for.
         """
         for waiter in self.line.overdue(now):
-            if self._slots_to_come(now, waiter.among):
+            if self._slots_to_come(waiter.priority, now, waiter.among):
                 continue
             self.line.leave(waiter)
             expected = self.expected_wait(waiter.priority, now, waiter.among)
             self._decisions.waits[self.model, Wait.EXPIRED] += 1
-            waiter.deliver(self._refusal(Reason.WAITED, expected, now))
+            waiter.deliver(self._refusal(Reason.WAITED, waiter.priority, expected, now))
 
-    def _refusal(self, reason: Reason, expected: float, now: float) -> Refusal:
-        """When slots come back; where none do, or few while the store learns: when it has more."""
+    def _refusal(self, reason: Reason, priority: Priority, expected: float, now: float) -> Refusal:
+        """When slots come back; where none do, or few while the store learns: when it has more.
+
+        Where interactive requests want them all, batch has some when those wants are forgotten.
+        """
         more_in = self._more_in(now)
         if expected == math.inf:
-            expected = more_in or self._settings.lease.contended_gap_s
+            lease = self._settings.lease
+            unknown = lease.ttl_s if priority is Priority.BATCH else lease.contended_gap_s
+            expected = more_in or unknown
         elif any(member.lease.learning for member in self.members):
             expected = max(expected, more_in)
         self._decisions.refusals[self.model, reason] += 1
@@ -174,9 +192,10 @@ class ModelPool:
         times = [member.lease.more_at for member in self.members if member.usable]
         return max(0.0, min((at for at in times if at is not None), default=now) - now)
 
-    def _slots_to_come(self, now: float, among: Set[str] | None) -> int:
-        """Slots that the store may still grant within a moment."""
-        return sum(member.lease.may_grow_by(now) for member in self._usable(among))
+    def _slots_to_come(self, priority: Priority, now: float, among: Set[str] | None) -> int:
+        """Slots that the store may still grant within a moment, to requests of that priority."""
+        for_batch = priority is Priority.BATCH
+        return sum(m.lease.may_grow_by(now, for_batch=for_batch) for m in self._usable(among))
 
     def _next_served(
         self,

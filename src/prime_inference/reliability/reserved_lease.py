@@ -90,7 +90,7 @@ class ReservedLease(BlockLease):
         if self.need > max(self._told, self.granted) or self.owed:
             self._ask_soon(now)
 
-    def _ask_soon(self, now: float) -> None:
+    def _ask_soon(self, now: float, *, for_batch: bool = False) -> None:
         if self.owed:
             self._ask_at = min(self._ask_at, max(now, self._sent_at + OWED_GAP_S))
         elif self._contended:

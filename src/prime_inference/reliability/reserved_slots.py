@@ -63,7 +63,7 @@ class SharedSlot(Slot):
 class ReservedSlot(Slot):
     """A slot of a reservation."""
 
-    __slots__ = ("_lease", "pool")
+    __slots__ = ("_lease",)
 
     def __init__(
         self,
@@ -74,8 +74,11 @@ class ReservedSlot(Slot):
     ) -> None:
         super().__init__(deployment, Priority.INTERACTIVE, started_at, None, on_release)
         self.lease_epoch = lease.epoch
-        self.pool = f"{RESERVED}{lease.reservation}"
         self._lease = lease
+
+    @property
+    def pool(self) -> str:
+        return f"{RESERVED}{self._lease.reservation}"
 
     @property
     def fenced(self) -> bool:

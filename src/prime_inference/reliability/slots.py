@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from prime_inference.domain.errors import CapacityExhausted, ModelDrained
-from prime_inference.domain.pools import SERVERLESS
+from prime_inference.domain.pools import FLEX, SERVERLESS
 from prime_inference.reliability.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ class Slot:
         "_deployment", "_on_release", "_recorded", "_released", "breaker_generation",
         "lease_epoch", "priority", "started_at", "ticket",
     )  # fmt: skip
-    pool: str = SERVERLESS  # whose slot it is, as events and bills name it
 
     def __init__(
         self,
@@ -90,6 +89,11 @@ class Slot:
     def deployment(self) -> str:
         """Id of the deployment it belongs to."""
         return self._deployment.id
+
+    @property
+    def pool(self) -> str:
+        """Whose slot it is, as events and bills name it."""
+        return FLEX if self.priority is Priority.BATCH else SERVERLESS
 
     @property
     def fenced(self) -> bool:

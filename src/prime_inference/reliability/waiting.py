@@ -60,6 +60,15 @@ class WaitingLine:
         """Those of that class in their order. Nobody may come or leave meanwhile."""
         return iter(self._lines[priority])
 
+    def is_overtaken_by(self, priority: Priority, deployment: str) -> bool:
+        """Whether somebody who goes first waits for what a newcomer finds there."""
+        return any(
+            waiter.competes({deployment})
+            for each, line in self._lines.items()
+            if each < priority
+            for waiter in line
+        )
+
     def overdue(self, now: float) -> list[Waiter]:
         """Those whose time is over; they are left in the line."""
         return [w for line in self._lines.values() for w in line if w.deadline <= now]

@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 from prime_inference.toolcalls.events import ArgumentsPart, CallBegun, CallEnded, Event
 from prime_inference.toolcalls.format import Opening
+from prime_inference.toolcalls.reader import Marks, Reader, copy_until
+from prime_inference.toolcalls.reader import Steps as Reading
 from prime_inference.toolcalls.shapes import Steps
 from prime_inference.toolcalls.tools import Tool
 from prime_inference.toolcalls.validate import Bucket, Problem
@@ -23,9 +25,24 @@ def judged_elsewhere(arguments: str, tool: Tool) -> tuple[Problem, ...]:
 
 
 class CallSink:
-    """Collects one call and reports it piece by piece."""
+    """Collects one call and reports it piece by piece.
 
-    __slots__ = ("_begun", "_check", "_emit", "_parts", "_problems", "given", "steps", "tool")
+    `behind` is text that was read behind its arguments: none of it, where no mark ends the call.
+    `followed`: another call stands right behind it, in the same tag.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_check",
+        "_emit",
+        "_parts",
+        "_problems",
+        "behind",
+        "followed",
+        "given",
+        "steps",
+        "tool",
+    )
 
     def __init__(
         self,
@@ -39,6 +56,8 @@ class CallSink:
         self.tool = tool
         self.steps = steps
         self.given = opening.arguments
+        self.behind: list[str] = []
+        self.followed = False
         self._emit = emit
         self._check = check
         self._begun = CallBegun(index, opening.name, opening.id)
@@ -82,3 +101,16 @@ class CallSink:
         else:
             self._problems += self._check(arguments, self.tool)
         self._emit(CallEnded(begun.index, begun.name, arguments, begun.id, tuple(self._problems)))
+
+
+def read_behind(reader: Reader, stops: Marks, ends: Marks, sink: CallSink) -> Reading[None]:
+    """Reads from the end of a call's JSON up to the mark that ends the call, one of `ends`.
+
+    What stands before that mark is no part of any call, and no text. Where the text ends or
+    another of the `stops` comes first, the model forgot the mark.
+    """
+    if (yield from copy_until(reader, stops, sink.behind.append)) in ends.marks:
+        text = "".join(sink.behind).strip()
+        sink.behind.clear()
+        if text:
+            sink.broken("text behind the arguments", text)

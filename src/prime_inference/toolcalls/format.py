@@ -34,6 +34,7 @@ class Opening(msgspec.Struct, frozen=True):
     name: str
     id: str | None = None
     arguments: str | None = None  # read already, where the call had to be read whole
+    outer: str | None = None  # the mark that ends what was opened around the call, if anything
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -115,14 +116,14 @@ class ToolFormat(ABC):
         `known_only`: only a call of a known tool is one. `at_start`: only whitespace came before.
         """
 
+    @property
+    @abstractmethod
+    def ends(self) -> Marks:
+        """What ends calls and what is around them; directly behind a call it is never text."""
+
     @abstractmethod
     def read(self, reader: Reader, sink: CallSink) -> Steps[None]:
-        """Reads the rest of a call whose opening has been read, past its end."""
-
-    def after(self, reader: Reader) -> Steps[None]:
-        """Reads what may follow a call and belongs to no text, such as the end of a section."""
-        return
-        yield
+        """Reads the rest of a call whose opening has been read, up to its end or past it."""
 
     def render_all(self, calls: Sequence[tuple[str, Mapping[str, object]]]) -> str:
         """All calls of an answer, with what stands around them."""

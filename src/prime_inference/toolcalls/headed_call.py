@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 
-from prime_inference.toolcalls.call_sink import CallSink
+from prime_inference.toolcalls.call_sink import CallSink, read_behind
 from prime_inference.toolcalls.format import Frame, Opening, ToolFormat
 from prime_inference.toolcalls.grammar import Grammar, literal
 from prime_inference.toolcalls.json_reader import copy_json
@@ -20,7 +20,6 @@ from prime_inference.toolcalls.reader import (
     copy_until,
     skip_space,
     space,
-    take,
 )
 from prime_inference.toolcalls.shapes import Definitions, Shape
 from prime_inference.toolcalls.tools import ToolSet
@@ -87,8 +86,12 @@ class HeadedCall(ToolFormat):
         return Marks(self.frame.section_begin, self.frame.begin)
 
     @cached_property
+    def ends(self) -> Marks:
+        return Marks(self.frame.end, self.frame.section_end)
+
+    @cached_property
     def _closers(self) -> Marks:
-        return Marks(self.frame.end, self.frame.section_end, self.frame.begin)
+        return Marks(*self.ends.marks, *self.openers.marks)
 
     @cached_property
     def _header(self) -> Header:
@@ -108,40 +111,30 @@ class HeadedCall(ToolFormat):
     ) -> Steps[Opening | str]:
         mark = self.openers.match(reader.text, reader.at)
         assert mark is not None, "called where an opener stands"
-        header = self._section if mark == self.frame.section_begin else self._header
+        in_section = mark == self.frame.section_begin
+        header = self._section if in_section else self._header
         found = yield from header.read(reader)
         if found is not None:
-            opening = self._opening(found)
+            opening = self._opening(found, self.frame.section_end if in_section else None)
             if not known_only or opening.name in tools.by_name:
                 return opening
             reader.at = found.start()
         reader.at += len(mark)
         return mark
 
-    def _opening(self, found: re.Match[str]) -> Opening:
+    def _opening(self, found: re.Match[str], outer: str | None) -> Opening:
         head = found["head"]
         name = head.removeprefix(self._prefix)
         if not self._numbered:
-            return Opening(name)
+            return Opening(name, outer=outer)
         before, colon, number = name.rpartition(":")
         if colon and number.isdecimal() and before:
-            return Opening(before, id=head)
-        return Opening(name)
+            return Opening(before, id=head, outer=outer)
+        return Opening(name, outer=outer)
 
     def read(self, reader: Reader, sink: CallSink) -> Steps[None]:
         yield from skip_space(reader)
-        whole = yield from copy_json(reader, self._closers, sink.write)
-        rest: list[str] = []
-        if whole:
-            yield from skip_space(reader)
-        mark = yield from copy_until(reader, self._closers, rest.append if whole else sink.write)
-        if rest:
-            sink.broken("text behind the arguments", "".join(rest))
-        if mark is None and not whole:
+        if (yield from copy_json(reader, self._closers, sink.write)):
+            yield from read_behind(reader, self._closers, self.ends, sink)
+        elif (yield from copy_until(reader, self._closers, sink.write)) is None:
             sink.broken("the call was cut off")
-        if mark == self.frame.end:
-            reader.at += len(mark)
-
-    def after(self, reader: Reader) -> Steps[None]:
-        yield from skip_space(reader)
-        yield from take(reader, Marks(self.frame.section_end))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property
+from typing import TypeAlias
 
 import msgspec
 
-from prime_inference.toolcalls.call_sink import CallSink
+from prime_inference.toolcalls.call_sink import CallSink, read_behind
 from prime_inference.toolcalls.format import Frame, Opening, ToolFormat
 from prime_inference.toolcalls.grammar import Grammar, literal
-from prime_inference.toolcalls.json_reader import copy_json, copy_object_rest
+from prime_inference.toolcalls.json_reader import copy_brackets, copy_json, copy_object_rest
 from prime_inference.toolcalls.json_rules import JsonRules, Note
 from prime_inference.toolcalls.reader import (
+    MOST_SPACE,
+    SPACE,
     Header,
     Marks,
     Reader,
@@ -21,12 +24,13 @@ from prime_inference.toolcalls.reader import (
     copy_until,
     skip_space,
     space,
-    take,
 )
 from prime_inference.toolcalls.shapes import Definitions, Shape
 from prime_inference.toolcalls.tools import ToolSet
 
 _KEYS = ("arguments", "parameters")
+
+_Part: TypeAlias = str | tuple[str, str]  # of a header
 
 
 class JsonCall(ToolFormat):
@@ -34,7 +38,8 @@ class JsonCall(ToolFormat):
 
     `key` is the member that holds the arguments; both names in use are read. With `tags`, marks
     that stand before the object, whatever object follows a tag is taken for a call if it has a
-    name. `bare` objects without a tag are taken for one only if they surely are.
+    name. `bare` objects without a tag are taken for one only if they surely are. `closing` ends
+    a call or, of bare ones, stands between two.
     """
 
     def __init__(
@@ -62,7 +67,8 @@ class JsonCall(ToolFormat):
         self._behind = behind
         self._tags = tags
         self._bare = bare
-        self._closing = Marks(*closing)
+        self._ends = Marks(*closing)
+        self._stops = Marks(*closing, *tags)  # where a broken call is over
 
     def arguments_rule(
         self, grammar: Grammar, shape: Shape, definitions: Definitions, stem: str, note: Note
@@ -83,9 +89,13 @@ class JsonCall(ToolFormat):
     def openers(self) -> Marks:
         return Marks(*self._tags, *(["{"] if self._bare else []))
 
+    @property
+    def ends(self) -> Marks:
+        return self._ends
+
     @cached_property
     def _headers(self) -> dict[str, Header]:
-        return {mark: _header(mark) for mark in self.openers.marks}
+        return {mark: _header(mark) for mark in {*self.openers.marks, "{"}}
 
     @cached_property
     def _objects(self) -> dict[str, Header]:
@@ -94,9 +104,8 @@ class JsonCall(ToolFormat):
     def open(
         self, reader: Reader, tools: ToolSet, *, known_only: bool, at_start: bool
     ) -> Steps[Opening | str]:
-        mark = self.openers.match(reader.text, reader.at)
-        assert mark is not None, "called where an opener stands"
-        known_only = known_only or not (at_start or mark in self._tags)
+        mark = self.openers.match(reader.text, reader.at) or "{"  # of a call that follows another
+        known_only = known_only or (self._bare and not (at_start or mark in self._tags))
         found = yield from self._headers[mark].read(reader)
         if found is not None:
             if found["key"] in _KEYS and (not known_only or found["name"] in tools.by_name):
@@ -115,7 +124,7 @@ class JsonCall(ToolFormat):
             return tag
         reader.at -= 1  # the brace is part of the object
         parts: list[str] = []
-        whole = yield from copy_json(reader, self._closing, parts.append)
+        whole = yield from copy_json(reader, self._stops, parts.append)
         text = "".join(parts)
         opening = _named_object(text) if whole else None
         return found.group()[:-1] + text if opening is None else opening
@@ -123,41 +132,80 @@ class JsonCall(ToolFormat):
     def read(self, reader: Reader, sink: CallSink) -> Steps[None]:
         if sink.given is not None:
             sink.write(sink.given)
-            return
-        yield from skip_space(reader)
-        if (yield from copy_json(reader, self._closing, sink.write)):
+        else:
+            yield from skip_space(reader)
+            if not (yield from copy_json(reader, self._stops, sink.write)):
+                yield from self._read_broken(reader, sink)
+                return
             yield from self._read_rest(reader, sink)
-            return
-        mark = None
-        if self._tags and not self._bare:
-            mark = yield from copy_until(reader, self._closing, sink.write)
+        if self._bare:
+            if brackets := (yield from copy_brackets(reader)):
+                sink.broken("text behind the arguments", brackets)
+        elif not (yield from self._is_followed(reader, sink)):
+            yield from read_behind(reader, self._stops, self._ends, sink)
+
+    def _is_followed(self, reader: Reader, sink: CallSink) -> Steps[bool]:
+        """Whether another call stands here, with no mark between; the reader then is there."""
+        found = yield from _ANOTHER.read(reader)
+        sink.followed = found is not None and found["key"] in _KEYS
+        if found is not None:
+            reader.at = found.end("behind") if sink.followed else found.start()
+        return sink.followed
+
+    def _read_broken(self, reader: Reader, sink: CallSink) -> Steps[None]:
+        """Reads the rest of arguments that are no JSON: all there is up to the call's end."""
+        mark = yield from self._copy_to_end(reader, sink)
         if mark is None:
             sink.broken("the call was cut off")
         elif sink.is_empty:
             sink.broken("the call has no arguments")
 
+    def _copy_to_end(self, reader: Reader, sink: CallSink) -> Steps[str | None]:
+        if not self._bare:
+            return (yield from copy_until(reader, self._stops, sink.write))
+        while (mark := (yield from copy_until(reader, self.openers, sink.write))) is not None:
+            found = yield from self._headers[mark].read(reader)
+            if found is not None:  # the next call
+                reader.at = found.start()
+                return mark
+            sink.write(mark)
+            reader.at += len(mark)
+        return None
+
     def _read_rest(self, reader: Reader, sink: CallSink) -> Steps[None]:
-        """Reads the rest of the object; the arguments are complete whatever it is."""
-        parts: list[str] = []
-        whole = yield from copy_object_rest(reader, self._closing, parts.append)
-        rest = "".join(parts).strip()
-        if rest in ("", "}"):
+        """Reads the rest of the object behind the arguments.
+
+        One that is not closed lacks a bracket, and nobody can know which.
+        """
+        if (yield from _CLOSED.read(reader)) is not None:
             return
+        found = yield from _MORE.read(reader)
+        if found is None:
+            sink.broken("a bracket is missing")
+            return
+        reader.at = found.start()
+        parts: list[str] = []
+        whole = yield from copy_object_rest(reader, self._stops, parts.append)
+        rest = "".join(parts).strip()
         if not whole or _named_object('{"name": ""' + rest) is None:
             sink.broken("text behind the arguments", rest)
 
-    def after(self, reader: Reader) -> Steps[None]:
-        yield from skip_space(reader)
-        yield from take(reader, self._closing)
+
+_CLOSED = Header(space("s0"), "}")
+_MORE = Header(space("s0"), ",", space("s1"), '"')  # another member of the object
 
 
-def _header(mark: str) -> Header:
-    brace = () if mark.endswith("{") else (space("s0"), "{")
+def _header(*lead: _Part) -> Header:
+    # Models double a brace that they saw doubled in a template.
+    brace: tuple[_Part, ...] = () if lead == ("{",) else (space("s0"), "{", ("again", "[{]?"))
     return Header(
-        mark, *brace, space("s1"), '"name"', space("s2"), ":", space("s3"),
+        *lead, *brace, space("s1"), '"name"', space("s2"), ":", space("s3"),
         '"', ("name", r'[^"\\\x00-\x1f]{1,256}'), '"', space("s4"), ",", space("s5"),
         '"', ("key", "[a-z]{1,10}"), '"', space("s6"), ":",
     )  # fmt: skip
+
+
+_ANOTHER = _header(("behind", f"[{SPACE}]{{0,{MOST_SPACE}}},?"))
 
 
 def _named_object(text: str) -> Opening | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from prime_inference.toolcalls.reader import Marks, Reader, Sink, Steps
+from prime_inference.toolcalls.reader import Marks, Reader, Sink, Steps, skip_space
 
 # Everything that does not change the depth: whole strings and what is between them.
 _RUN = re.compile(
@@ -35,6 +35,15 @@ def copy_object_rest(reader: Reader, closers: Marks | None, sink: Sink) -> Steps
     """Passes on the rest of an object behind one of its members; whether it came to its end."""
     value = _Value(reader, closers, sink)
     return (yield from value.rest_of_object())
+
+
+def copy_brackets(reader: Reader) -> Steps[str]:
+    """The brackets that close more than was open, which models write behind a value."""
+    parts: list[str] = []
+    while (yield from skip_space(reader)) and reader.text[reader.at] in _OPENS:
+        parts.append(reader.text[reader.at])
+        reader.at += 1
+    return "".join(parts)
 
 
 class _Value:

@@ -30,7 +30,10 @@ from prime_inference.toolcalls.reader import (
     Reader,
     Steps,
     copy_until,
+    skip_space,
     space,
+    take,
+    with_mark,
 )
 from prime_inference.toolcalls.shapes import Steps as Comparisons
 from prime_inference.toolcalls.tools import ToolSet
@@ -60,25 +63,36 @@ class _Prose:
             self._held.append(text)
             return
         tail = text[len(solid) :]
-        if self.after_marker:
-            solid = solid.lstrip(SPACE)
-        elif self._held:
-            solid = "".join(self._held) + solid
-        self._held = [tail] if tail else []
-        self.after_marker = False
-        self.begun = True
-        self._events.append(self._event(solid))
+        self._flush("".join(self._held) + solid if self._held else solid)
+        if tail:
+            self._held.append(tail)
 
-    def marker(self) -> None:
-        """A marker comes next."""
+    def hold(self, opener: str) -> None:
+        """What opens a call stands here, and no call: text, unless a call comes next."""
+        self._held.append(opener)
+
+    def call(self) -> None:
+        """A call comes next; an opener before it was the same, said twice."""
         self._held.clear()
         self.after_marker = True
 
+    def marker(self) -> None:
+        """A marker comes next."""
+        self._flush("".join(self._held).rstrip(SPACE))
+        self.after_marker = True
+
+    def _flush(self, text: str) -> None:
+        self._held.clear()
+        if self.after_marker:
+            text = text.lstrip(SPACE)
+        if text:
+            self.after_marker = False
+            self.begun = True
+            self._events.append(self._event(text))
+
     def end(self) -> None:
         """The text is over."""
-        if self._held and not self.after_marker:
-            self._events.append(self._event("".join(self._held)))
-        self._held.clear()
+        self._flush("".join(self._held))
 
 
 class Parser:
@@ -111,6 +125,8 @@ class Parser:
         self._opening = False
         self._aside: list[str] = []  # thoughts behind what looks like a call
         self._sink: CallSink | None = None  # of the call that is being read
+        self._due: str | None = None  # ends what was opened around calls, and has not come
+        self._followed = False  # by another call in the same tag
         self._done = False
 
     def feed(self, text: str) -> list[Event]:
@@ -135,6 +151,7 @@ class Parser:
             return self._advance()
         if self._sink is not None:
             self._sink.cut_off()
+            self._content.write("".join(self._sink.behind))
         elif self._aside:
             self._reasoning.write("".join(self._aside))
         elif self._reader.at == len(self._reader.text):  # nothing waits to be decided
@@ -173,9 +190,10 @@ class Parser:
                 reader.at += len(mark)
                 break
             if (yield from self._may_be_call(prose)):
-                if not (yield from self._thinks_on(end)):
-                    yield from self._read_call(prose, surely=True)
-                break
+                if (yield from self._thinks_on(end)):
+                    break
+                yield from self._read_call(prose, surely=True)
+                return
         prose.marker()
         self._content.after_marker = True
 
@@ -188,7 +206,7 @@ class Parser:
         self._opening = False
         mark, reader.mark = reader.mark, None
         if isinstance(opening, str):
-            prose.write(opening)
+            self._not_opened(opening, prose)
             return False
         assert mark is not None, "set above"
         reader.at = mark
@@ -215,7 +233,7 @@ class Parser:
         return (yield from header.read(self._reader)) is not None
 
     def _read_content(self) -> Steps[None]:
-        reader, prose, openers = self._reader, self._content, self._format.openers
+        reader, prose = self._reader, self._content
         while not self._finds_calls:
             if reader.at < len(reader.text):
                 prose.write(reader.text[reader.at :])
@@ -225,11 +243,41 @@ class Parser:
                 return
             yield
         while True:
-            mark = yield from copy_until(reader, openers, prose.write)
+            if self._followed:
+                yield from self._read_call(prose, surely=False)
+                continue
+            mark = yield from copy_until(reader, self._marks, prose.write)
             if mark is None:
                 prose.end()
                 return
-            yield from self._read_call(prose, surely=False)
+            if mark == self._due:  # what was opened around calls ends
+                prose.marker()
+                yield from self._read_ends()
+            else:
+                yield from self._read_call(prose, surely=False)
+
+    @property
+    def _marks(self) -> Marks:
+        """What is no text where content stands."""
+        openers = self._format.openers
+        return openers if self._due is None else with_mark(openers, self._due)
+
+    def _read_ends(self) -> Steps[None]:
+        """Goes past what ends calls and what is around them, however often it comes."""
+        reader = self._reader
+        while (yield from skip_space(reader)):
+            mark = yield from take(reader, self._format.ends)
+            if mark is None:
+                return
+            if mark == self._due:
+                self._due = None
+
+    def _not_opened(self, text: str, prose: _Prose) -> None:
+        """What began like a call is text, or only an opener, which may come once more."""
+        if text in self._format.openers.marks:
+            prose.hold(text)
+        else:
+            prose.write(text)
 
     def _read_call(self, prose: _Prose, *, surely: bool) -> Steps[bool]:
         """Reads the call that begins here, if one does."""
@@ -239,10 +287,11 @@ class Parser:
         opening = yield from form.open(reader, self._tools, known_only=surely, at_start=at_start)
         self._opening = False
         if isinstance(opening, str):
-            prose.write(opening)
+            self._not_opened(opening, prose)
             return False
-        prose.marker()
-        self._content.marker()
+        prose.call()
+        self._content.call()
+        self._due = opening.outer or self._due
         tool = self._tools.get(opening.name)
         sink = CallSink(
             self._events.append, self._calls, opening, tool, self._check, self._comparisons
@@ -252,7 +301,13 @@ class Parser:
         yield from form.read(reader, sink)
         sink.end()
         self._sink = None
-        yield from form.after(reader)
+        self._followed = sink.followed
+        if sink.followed:
+            return True
+        if sink.behind:
+            self._content.write("".join(sink.behind))
+        else:
+            yield from self._read_ends()
         return True
 
 

@@ -9,7 +9,8 @@ few hundred characters, whatever the chunks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Marks:
 
     def may_begin(self, text: str, at: int) -> bool:
         """Whether the rest of the text is the beginning of a mark, with more to come."""
-        rest = text[at:]
+        rest = text[at : at + self._longest]
         return any(mark.startswith(rest) and mark != rest for mark in self.marks)
 
     def held(self, text: str, at: int) -> int:
@@ -85,6 +86,12 @@ class Marks:
                     break
                 place = text.find(head, place + 1, first)
         return first
+
+
+@lru_cache(maxsize=64)
+def with_mark(marks: Marks, mark: str) -> Marks:
+    """The marks and one more."""
+    return Marks(*marks.marks, mark)
 
 
 class Header:
@@ -175,20 +182,33 @@ def take(reader: Reader, marks: Marks) -> Steps[str | None]:
     return found
 
 
-def copy_value(reader: Reader, close: Marks, followers: Marks, sink: Sink) -> Steps[bool]:
-    """Passes on a value in tags, up to and past its closing tag; false if the text ended first.
+def copy_value(
+    reader: Reader, close: Marks, followers: Marks, calls: Mapping[str, Header], sink: Sink
+) -> Steps[bool]:
+    """Passes on a value in tags, up to and past its closing tag; false if it has none.
 
     A closing tag closes only where one of the `followers` comes next, or the text ends: so a
-    value may hold its own closing tag, unless a follower stands right behind it.
+    value may hold its own closing tag, unless a follower stands right behind it. Behind one that
+    it holds, the beginning of a call (`calls`: headers by their first marks) ends it: there the
+    model wrote text between the tags.
     """
+    marks, either = close, Marks(*close.marks, *calls)
     while True:
-        mark = yield from copy_until(reader, close, sink)
+        mark = yield from copy_until(reader, marks, sink)
         if mark is None:
             return False
-        closes = yield from _followed(reader, reader.at + len(mark), followers)
+        if mark in calls:
+            found = yield from calls[mark].read(reader)
+            if found is not None:
+                reader.at = found.start()
+                if (yield from _followed(reader, found.end(), followers)):
+                    return False
+        else:
+            if (yield from _followed(reader, reader.at + len(mark), followers)):
+                reader.at += len(mark)
+                return True
+            marks = either
         reader.at += len(mark)
-        if closes:
-            return True
         sink(mark)
 
 

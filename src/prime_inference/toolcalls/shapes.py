@@ -170,7 +170,7 @@ def same(a: object, b: object) -> bool:
 
 
 def _is_scalar(value: object) -> bool:
-    return not isinstance(value, list | dict)
+    return not isinstance(value, (list, dict))
 
 
 def within(size: int, shortest: int, longest: int | None) -> bool:
@@ -285,7 +285,7 @@ def choice(values: Iterable[object]) -> Choice:
 
 def json_text(value: object) -> str:
     """A value as templates print it: `1e+100`, spaces behind commas and colons."""
-    if isinstance(value, str | int) or value is None:
+    if isinstance(value, (str, int)) or value is None:
         return msgspec.json.encode(value).decode()  # the same text, in a tenth of the time
     return json.dumps(value, ensure_ascii=False)
 

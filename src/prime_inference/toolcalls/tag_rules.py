@@ -135,9 +135,12 @@ class TagRules:
     def _raw(self, shape: Shape, path: str) -> str:
         """A value where nothing marks strings. Raises `Unwritable`."""
         flat = kinds(shape, self._definitions)
-        if any(isinstance(kind, Anything) for kind in flat):
+        found = set(map(type, flat))
+        if Anything in found:
             return "text"
-        structured = any(isinstance(kind, Array | Record) for kind in flat)
+        structured = not found.isdisjoint(_STRUCTURED)
+        if len(flat) == 1:
+            return self._raw_kind(flat[0], path, structured=structured)
         bodies: dict[str, None] = {}
         for kind in flat:
             try:  # one branch of an anyOf may be impossible while another is not
@@ -222,9 +225,15 @@ def _other_name(taken: Sequence[str]) -> str:
     return f"[{others}{dash}] [A-Za-z0-9_.-]{{0,63}}"
 
 
+# Looked up, since `isinstance` of a union takes longer than the rest of a plain parameter.
+_STRUCTURED = frozenset({Array, Record})
+_MAYBE_STRING = frozenset({Text, Anything})
+_NO_OTHER = frozenset({Text, Reference})
+
+
 def _string_part(flat: Iterable[Kind]) -> Iterable[Kind]:
     for kind in flat:
-        if isinstance(kind, Text | Anything):
+        if type(kind) in _MAYBE_STRING:
             yield kind
         elif isinstance(kind, Choice):
             strings = tuple(text for text in kind.texts if text.startswith('"'))
@@ -238,5 +247,5 @@ def _other_part(flat: Iterable[Kind]) -> Iterable[Kind]:
             others = tuple(text for text in kind.texts if not text.startswith('"'))
             if others:
                 yield Choice(others)
-        elif not isinstance(kind, Text | Reference):
+        elif type(kind) not in _NO_OTHER:
             yield kind

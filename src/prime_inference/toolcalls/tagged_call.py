@@ -33,8 +33,9 @@ class TaggedCall(ToolFormat):
     """`begin` before name behind parameters `end`.
 
     Reading: `openings` are the headers of a call, by the mark that begins them, `parameters`
-    those of a parameter. `closing` are the marks that end a call, which come in this order and
-    may be missing but for one. `line` is what stands between the tags of a value and the value.
+    those of a parameter. `closing` are the marks that end a call; one of them does. `outer` has
+    the mark that ends what an opening began around the call. `line` is what stands between the
+    tags of a value and the value.
     What is not written so gives arguments that are never closed, so that nobody takes them for
     whole.
     """
@@ -52,6 +53,7 @@ class TaggedCall(ToolFormat):
         openings: Mapping[str, Header],
         parameters: tuple[Header, ...],
         closing: tuple[str, ...],
+        outer: Mapping[str, str] | None = None,
         line: str = "",
         stray: tuple[str, ...] = (),
         think: tuple[str, str] = ("<think>", "</think>"),
@@ -68,10 +70,11 @@ class TaggedCall(ToolFormat):
         self._openings = dict(openings)
         self._parameters = parameters
         self._line = line
-        ends = (frame.section_end,) if frame.section_end else ()
+        section = (frame.section_end,) if frame.section_end else ()
         self._closing = Marks(*closing)
-        self._trailing = tuple(Marks(mark) for mark in (*closing[1:], *ends))
-        self._stops = Marks(*openings, *ends)  # where a call is over that was not closed
+        self._ends = Marks(*closing, *section)
+        self._outer = dict(outer or {})
+        self._stops = Marks(*openings, *section)  # where a call is over that was not closed
         self._closes_value = Marks(style.forbidden, *([line + style.forbidden] if line else []))
         self._next = Marks(style.before, *closing, *self._stops.marks)
 
@@ -99,6 +102,10 @@ class TaggedCall(ToolFormat):
     def openers(self) -> Marks:
         return Marks(*self._openings)
 
+    @property
+    def ends(self) -> Marks:
+        return self._ends
+
     def open(
         self, reader: Reader, tools: ToolSet, *, known_only: bool, at_start: bool
     ) -> Steps[Opening | str]:
@@ -107,7 +114,7 @@ class TaggedCall(ToolFormat):
         found = yield from self._openings[mark].read(reader)
         if found is not None:
             if not known_only or found["name"] in tools.by_name:
-                return Opening(found["name"])
+                return Opening(found["name"], outer=self._outer.get(mark))
             reader.at = found.start()
         reader.at += len(mark)
         return mark
@@ -124,7 +131,7 @@ class TaggedCall(ToolFormat):
                 how = how or readings.of(name)
                 yield from self._read_parameter(reader, sink, name, how, written)
                 continue
-            if (yield from take(reader, self._closing)) is not None:
+            if (yield from peek(reader, self._closing)) is not None:
                 break
             if not (yield from self._skip_stray(reader, sink)):
                 sink.broken("the call was not closed")
@@ -153,7 +160,8 @@ class TaggedCall(ToolFormat):
         if self._line:
             yield from self._skip_line(reader)
         writer = ValueWriter(how, sink.write, sink.steps)
-        if (yield from copy_value(reader, self._closes_value, self._next, writer.write)):
+        close, write = self._closes_value, writer.write
+        if (yield from copy_value(reader, close, self._next, self._openings, write)):
             writer.close()
         else:
             writer.break_off()
@@ -176,8 +184,3 @@ class TaggedCall(ToolFormat):
         yield from copy_until(reader, self._next, stray.append)
         sink.broken("text that is no argument", "".join(stray).strip())
         return True
-
-    def after(self, reader: Reader) -> Steps[None]:
-        for mark in self._trailing:
-            yield from skip_space(reader)
-            yield from take(reader, mark)

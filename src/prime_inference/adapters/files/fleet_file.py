@@ -82,6 +82,7 @@ class DeploymentEntry(Struct, frozen=True):
     schema_alternatives: Count | None = None
     health: HealthCheck | None = None  # None: that of the engine
     draining: bool = False
+    tokens_per_second: Count | None = None  # of output, with all slots in use
     model_file: str = ""  # GGUF, for a llama.cpp that is started here; beside this file
     mock: MockEntry = MockEntry()
 
@@ -254,6 +255,7 @@ class FleetFile:
             routes=ROUTES[engine] if entry.routes is None else frozenset(entry.routes),
             health=entry.health or HEALTH[engine],
             draining=entry.draining,
+            tokens_per_second=entry.tokens_per_second,
         )
         if entry.schema_alternatives is None:
             return deployment

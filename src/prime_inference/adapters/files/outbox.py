@@ -72,8 +72,12 @@ class FileOutbox:
             self._start = self._end
             self._file = self._open_file()
 
+    def places(self) -> tuple[int, int]:
+        return _number(self._cursor), self._end
+
     def waiting(self) -> int:
-        return max(0, self._end - _number(self._cursor))
+        confirmed, end = self.places()
+        return max(0, end - confirmed)
 
     def set_aside(self) -> int:
         return len(_aside(self._folder))

@@ -16,7 +16,7 @@ from prime_inference.adapters.memory.reserved_blocks import (
     reserved_shares,
     slots_of,
 )
-from prime_inference.domain.sharing import banded_shares
+from prime_inference.domain.sharing import banded_shares, batch_part
 from prime_inference.ports.coordination import (
     NEWCOMERS_FRACTION,
     PROMPT_S,
@@ -46,6 +46,11 @@ class _Block:
         if self.ask.reservation or self.ask.interactive >= self.grant.safe:
             return self.ask
         return replace(self.ask, interactive=self.grant.safe)
+
+    @property
+    def batch_held(self) -> int:
+        """The most batch requests that its holder may have in flight until its next ask."""
+        return max(self.grant.batch, self.ask.has_batch)
 
     @property
     def lacks(self) -> bool:
@@ -89,6 +94,9 @@ class BlockPool:
         else:
             shares = self._shares([ask, *(block.entitled for block in alike)], room, now)
             total, batch = shares[ask.holder]
+            if not ask.reservation:
+                less = self._too_much_batch(batch, alike, room)
+                total, batch = total - less, batch - less
         granted = min(total, free)
         safe = min(free, self._safe(ask, alike, capacity, learning, newcomer))
         held = max(granted, safe, ask.has, ask.in_flight, ask.safe)
@@ -159,6 +167,12 @@ class BlockPool:
             return 0 if lacking else ask.keep
         part = capacity // (len(alike) + 1)
         return min(ask.keep, max(1, part // SAFE_FLOOR) if lacking and part else part)
+
+    @staticmethod
+    def _too_much_batch(batch: int, alike: list[_Block], room: int) -> int:
+        """What of a share for batch is in use by others, whose it was before."""
+        held = sum(block.batch_held for block in alike)
+        return min(batch, max(0, batch + held - batch_part(room)))
 
     def _more_in(
         self, ask: BlockAsk, granted: int, others: list[_Block], now: float, learning: bool

@@ -102,26 +102,20 @@ class RedisCoordination:
             self._learning_us, BATCH_FRACTION, NEWCOMERS_FRACTION, int(KEEP_S * 1e3),
             SAFE_FLOOR, _us(PROMPT_S), _us(RETURN_S),
         )  # fmt: skip
-        commands = list(_batched(asks, BLOCKS_PER_COMMAND))
-        calls = [
-            (
-                [self._block_key(ask.pool) for ask in some],
-                [*rules, *chain.from_iterable(_ask(ask) for ask in some)],
-            )
-            for some in commands
-        ]
-        async with self._call():
-            found = await self._scripts.run_many(self._blocks, calls)
-            granted = map(answers.block_grants, found, map(len, commands))
-            return list(chain.from_iterable(granted))
+        granted: list[BlockGrant] = []
+        for some in _batched(asks, BLOCKS_PER_COMMAND):  # the bound in time is that of one command
+            keys = [self._block_key(ask.pool) for ask in some]
+            wishes = chain.from_iterable(_ask(ask) for ask in some)
+            async with self._call():
+                found = await self._scripts.run(self._blocks, keys, *rules, *wishes)
+                granted += answers.block_grants(found, len(some))
+        return granted
 
     async def return_blocks(self, holder: str, pools: Sequence[str], sequence: int) -> None:
-        calls = [
-            ([self._block_key(pool) for pool in some], (holder, sequence))
-            for some in _batched(pools, BLOCKS_PER_COMMAND)
-        ]
-        async with self._call():
-            await self._scripts.run_many(self._returns, calls)
+        for some in _batched(pools, BLOCKS_PER_COMMAND):
+            async with self._call():
+                keys = [self._block_key(pool) for pool in some]
+                await self._scripts.run(self._returns, keys, holder, sequence)
 
     async def trip(self, trip: Trip) -> BreakerRecord:
         times = _open_time(trip.open_time)
@@ -254,7 +248,7 @@ def _ask(ask: BlockAsk) -> Sequence[Argument]:
     return (
         ask.holder, ask.sequence, ask.capacity, ask.interactive, ask.batch, ask.has,
         ask.in_flight, _us(ask.ttl_s), ask.sharing, ask.reservation, ask.reserved, ask.kept,
-        ask.safe, ask.keep,
+        ask.safe, ask.keep, ask.has_batch,
     )  # fmt: skip
 
 

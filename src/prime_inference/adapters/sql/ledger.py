@@ -18,13 +18,20 @@ from prime_inference.ports.ledger import (
     LedgerUnavailable,
     Transfer,
     TransferConflict,
+    TransferRefused,
     UsageFilter,
     UsageSum,
     Verification,
 )
 
 EVENT_COLUMNS = UsageEvent.__struct_fields__
-AMOUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cost")
+MOST_TOKENS = 2**32  # 32 times what is believed of an engine: sums of two billion events fit
+MOST_OF = {
+    **dict.fromkeys(
+        ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"), MOST_TOKENS
+    ),
+    "cost": MOST_AMOUNT,
+}
 MOST_PROBLEMS = 20  # of each kind that `verify` names; a broken ledger has millions
 
 
@@ -59,13 +66,25 @@ class SqlLedger:
         except (OverflowError, ValueError) as error:  # of a driver: what no column can hold
             raise EventsRefused(f"{type(error).__name__}: {error}") from error
 
+    @contextmanager
+    def _transferring(self) -> Iterator[Transaction]:
+        try:
+            with self._transaction() as transaction:
+                yield transaction
+        except LedgerUnavailable as error:
+            if isinstance(error.__cause__, self._database.refused):
+                raise TransferRefused(
+                    "the books cannot hold it: a balance would leave 64 bits"
+                ) from error
+            raise
+
     def transfer(self, transfer: Transfer) -> bool:
         if not isinstance(transfer.amount, int) or transfer.amount > MOST_AMOUNT:
             raise ValueError(f"a transfer moves at most {MOST_AMOUNT} nanodollars")
         if transfer.amount < 0 or transfer.debit == transfer.credit:
             raise ValueError("a transfer moves an amount that is not negative to another account")
         row = _transfer_row(transfer)
-        with self._transaction() as transaction:
+        with self._transferring() as transaction:
             batch = _new_batch(transaction, "admin", transfer.at)
             columns = (*statements.TRANSFER_COLUMNS, "batch")
             if transaction.insert_new("transfer", columns, [(*row, batch)]):
@@ -151,8 +170,8 @@ def _identity(event: UsageEvent) -> tuple[str, str, str]:
 
 def _require_amounts(event: UsageEvent) -> None:
     """Raises EventsRefused for what would make sums leave 64 bits, which SQLite turns to floats."""
-    for name in AMOUNTS:
-        if not 0 <= getattr(event, name) <= MOST_AMOUNT:
+    for name, most in MOST_OF.items():
+        if not 0 <= getattr(event, name) <= most:
             raise EventsRefused(f"{name} of generation {event.generation} is out of range")
 
 

@@ -87,6 +87,14 @@ SELECT {", ".join(UsageEvent.__struct_fields__)} FROM usage_event WHERE tenant =
 ORDER BY at DESC, generation DESC LIMIT :limit OFFSET :offset
 """
 
+HALF = 2**32
+NOT_ZERO = f"""(
+    sum(amount % {HALF}) % {HALF} <> 0
+    OR sum(amount / {HALF}) + sum(amount % {HALF}) / {HALF} <> 0
+)"""
+"""Whether amounts add up to anything else than nothing: in two halves, since what does may have
+sums on its way that leave 64 bits."""
+
 EVENT_TOTALS = "SELECT count(*), coalesce(sum(cost), 0) FROM usage_event"
 COUNTS = "SELECT (SELECT count(*) FROM transfer), (SELECT count(*) FROM balance)"
 
@@ -106,16 +114,16 @@ PROBLEMS = {
             ON e.tenant = t.tenant AND e.generation = t.reference AND e.kind = t.kind
         WHERE t.kind = 'usage' AND (e.cost IS NULL OR e.cost = 0) LIMIT :limit
     """,
-    "a balance that is not the sum of its transfers": """
-        SELECT account, sum(moved), sum(kept) FROM (
-            SELECT credit AS account, amount AS moved, 0 AS kept FROM transfer
-            UNION ALL SELECT debit, -amount, 0 FROM transfer
-            UNION ALL SELECT account, 0, amount FROM balance
+    "a balance that is not the sum of its transfers": f"""
+        SELECT account FROM (
+            SELECT credit AS account, amount FROM transfer
+            UNION ALL SELECT debit, -amount FROM transfer
+            UNION ALL SELECT account, -amount FROM balance
         ) AS both_sides
-        GROUP BY account HAVING sum(moved) <> sum(kept) LIMIT :limit
+        GROUP BY account HAVING {NOT_ZERO} LIMIT :limit
     """,
-    "balances that do not cancel out": """
-        SELECT sum(amount) FROM balance HAVING sum(amount) <> 0 LIMIT :limit
+    "balances that do not cancel out": f"""
+        SELECT count(*) FROM balance HAVING {NOT_ZERO} LIMIT :limit
     """,
     "a day whose sums are not those of its events": f"""
         SELECT tenant, day, key_id, model, pool, sum(requests), sum(cost) FROM (

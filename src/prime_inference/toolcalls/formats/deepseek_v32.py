@@ -45,4 +45,5 @@ FORMAT = TaggedCall(
         Header(_PARAMETER, _NAME, '">'),
     ),
     closing=("</｜DSML｜invoke>",),
+    outer={_SECTION: "</｜DSML｜function_calls>"},
 )

@@ -39,5 +39,6 @@ FORMAT = TaggedCall(
     },
     parameters=(Header("<parameter=", ("name", "[^>\n]{1,256}"), ">"),),
     closing=("</function>", "</tool_call>"),
+    outer={"<tool_call>": "</tool_call>"},
     line="\n",
 )

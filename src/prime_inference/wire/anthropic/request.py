@@ -21,6 +21,8 @@ REFUSED = (
 )  # fmt: skip
 """Fields of Anthropic's that nothing here can honour."""
 
+ELSEWHERE = 'For the tier "flex" ask /chat/completions or /responses.'
+
 NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 """By this Anthropic's SDKs learn to send the whole conversation at every turn."""
 
@@ -130,7 +132,12 @@ _tool_kind = msgspec.json.Decoder(_ToolKind)
 
 def decode_messages_request(body: bytes) -> MessagesRequest:
     """Decode and check what the types cannot say. Raises InvalidRequest."""
-    request = decode(_messages, body)
+    try:
+        request = decode(_messages, body)
+    except InvalidRequest as error:
+        if error.param == "service_tier":
+            raise InvalidRequest(f"{error.message} {ELSEWHERE}", param=error.param) from None
+        raise
     _check(request)
     thinking = request.thinking
     if thinking is not None and (thinking.budget_tokens or 0) >= request.max_tokens:

@@ -214,6 +214,10 @@ class UsageOptions(_Closed):
     include: bool = False
 
 
+ServiceTier = Literal["auto", "default", "flex"]
+"""Of OpenAI's tiers: as everybody, or cheaper and after everybody (docs/billing.md)."""
+
+
 class ChatRequest(_Closed):
     """All of OpenAI's chat parameters, and `top_k`, `min_p`, `repetition_penalty`.
 
@@ -246,7 +250,7 @@ class ChatRequest(_Closed):
     response_format: ResponseFormat | None = None
     safety_identifier: Opaque | None = None
     seed: Seed | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: ServiceTier | None = None
     stop: Stops | None = None
     store: Literal[False] | bool | None = None
     stream: bool | None = None

@@ -16,6 +16,7 @@ from prime_inference.wire.openai.chat_request import (
     Penalty,
     Probability,
     Seed,
+    ServiceTier,
     Stops,
     StreamOptions,
     Temperature,
@@ -32,7 +33,8 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class CompletionRequest(_Closed):
-    """All of OpenAI's completion parameters, and `top_k`, `min_p`, `repetition_penalty`.
+    """All of OpenAI's completion parameters, and `top_k`, `min_p`, `repetition_penalty`,
+    `service_tier`.
 
     `prompt` is text, token ids, or a list of either.
     """
@@ -51,6 +53,7 @@ class CompletionRequest(_Closed):
     prompt_cache_key: Opaque | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
     seed: Seed | None = None
+    service_tier: ServiceTier | None = None
     stop: Stops | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -88,14 +88,15 @@ class AnswerStream:
         choices: int = 1,
         alternatives: int | None = None,  # of each token's logprobs; None: they stay as they come
         rules: CallRules = ANY_CALLS,
+        service_tier: str = "",  # as the client is told; empty: not a word
         charge: Charge | None = None,
     ) -> None:
         self._charge = charge
         self._shape: Shape = shape
-        head = _encoder.encode(
-            {"id": answer_id, "object": OBJECTS[shape], "created": created, "model": model}
-        )
-        self._head = b"data: " + head[:-1]
+        head = {"id": answer_id, "object": OBJECTS[shape], "created": created, "model": model}
+        if service_tier:
+            head["service_tier"] = service_tier
+        self._head = b"data: " + _encoder.encode(head)[:-1]
         self._include_usage = include_usage
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._alternatives = alternatives

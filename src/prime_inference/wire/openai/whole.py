@@ -56,6 +56,7 @@ class _Body(Struct):
     model: str
     choices: list[_ChatChoice] | list[_TextChoice]
     usage: dict[str, Any] | UnsetType
+    service_tier: str | UnsetType
 
 
 _encoder = msgspec.json.Encoder()
@@ -70,9 +71,13 @@ def rebuild_answer(
     created: int,
     model: str,
     choices: int,
+    service_tier: str = "",
     charge: Charge | None = None,
 ) -> bytes:
-    """The client's body. Raises UpstreamFailure for anything but a whole answer."""
+    """The client's body, with `service_tier` unless it is empty.
+
+    Raises UpstreamFailure for anything but a whole answer.
+    """
     if answer.failed:
         raise UpstreamFailure("The model's engine reported an error.")
     if len(answer.choices) != choices:
@@ -84,7 +89,9 @@ def rebuild_answer(
     )
     cost = None if charge is None else charge(usage)
     counts = usage_object(usage, cost) if usage.source == "upstream" else UNSET
-    return _encoder.encode(_Body(answer_id, OBJECTS[shape], created, model, rebuilt, counts))
+    tier = service_tier or UNSET
+    body = _Body(answer_id, OBJECTS[shape], created, model, rebuilt, counts, tier)
+    return _encoder.encode(body)
 
 
 def _chat_choice(choice: Choice) -> _ChatChoice:

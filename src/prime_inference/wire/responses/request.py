@@ -13,6 +13,7 @@ from prime_inference.wire.openai.chat_request import (
     Effort,
     Opaque,
     Probability,
+    ServiceTier,
     Temperature,
     TokenCount,
     ToolMode,
@@ -113,7 +114,7 @@ class ResponsesRequest(Closed):
     prompt_cache_retention: Any = None
     reasoning: Reasoning | None = None
     safety_identifier: Opaque | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: ServiceTier | None = None
     store: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

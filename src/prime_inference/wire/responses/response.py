@@ -50,7 +50,7 @@ class ResponseHead:
                 "summary": reasoning and reasoning.summary,
             },
             "safety_identifier": request.safety_identifier,
-            "service_tier": "default",
+            "service_tier": "flex" if request.service_tier == "flex" else "default",
             "store": request.stored,
             "temperature": request.temperature,
             "text": {

@@ -19,23 +19,33 @@ local keep_ms, forget_closed = ARGV[3], tonumber(ARGV[4])
 
 local function text(number) return string.format('%.0f', number) end
 
+-- what is further from now than any of ours is not ours: it would eject for good
+local HOUR, YEAR = 3600e6, 365 * 24 * 3600e6
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+
 local function number(value)  -- what is no whole number of ours is as if it were not there
   local n = tonumber(value or '')
   if n and n == math.floor(n) and math.abs(n) < 2 ^ 53 then return n end  -- not nan, not inf
 end
+
+-- how far the clock was ahead of now when the last change was written
+local ahead = math.max(0, (number(redis.call('HGET', key, '~latest')) or now) - now)
 
 local function decode(value)
   local ok, breaker = pcall(cjson.decode, value)
   if not ok or type(breaker) ~= 'table' or type(breaker.tickets) ~= 'table' then return nil end
   for _, name in ipairs({'epoch', 'open_until', 'closed_at', 'trips', 'answers'}) do
     breaker[name] = number(breaker[name])
-    if breaker[name] == nil then return nil end
+    if breaker[name] == nil or breaker[name] < 0 then return nil end
   end
+  if breaker.open_until > now + ahead + HOUR or breaker.epoch > now + YEAR then return nil end
   local known = breaker.state == 'closed' or breaker.state == 'open' or breaker.state == 'half_open'
   local causes = {consecutive = true, unreachable = true, rate = true}
   if not known or not causes[breaker.cause] then return nil end
   for owner, deadline in pairs(breaker.tickets) do
-    breaker.tickets[owner] = number(deadline)
+    deadline = number(deadline)
+    breaker.tickets[owner] = deadline and deadline <= now + ahead + HOUR and deadline or nil
   end
   return breaker
 end
@@ -65,21 +75,20 @@ local function each(visit)
   end
 end
 
--- the clock; steps backwards move all times back with it
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local latest = number(redis.call('HGET', key, '~latest')) or now
-if latest > now then
+-- steps of the clock backwards move all times back with it
+if ahead > 0 then
   each(function(name, breaker)
-    breaker.open_until = breaker.open_until - (latest - now)
-    breaker.closed_at = breaker.closed_at - (latest - now)
+    breaker.open_until = math.max(0, breaker.open_until - ahead)
+    breaker.closed_at = math.max(0, breaker.closed_at - ahead)
     for owner, deadline in pairs(breaker.tickets) do
-      breaker.tickets[owner] = deadline - (latest - now)
+      breaker.tickets[owner] = math.max(0, deadline - ahead)
     end
     save(name, breaker)
   end)
+  ahead = 0
 end
 local version = number(redis.call('HGET', key, '~version')) or 0
+if version > now + YEAR then version = 0 end
 
 local function record(name, breaker)
   if not breaker then return {name, 'closed', '0', '0', 'consecutive', 0} end

@@ -6,7 +6,7 @@
 --          is named by its holder, or holder|reservation; all of one hash tag
 -- ARGV     learning (us), batch fraction, newcomers fraction, keep (ms), safe floor, prompt (us),
 --          return (us), then per pool: holder, sequence, capacity, interactive, batch, has,
---          in_flight, ttl (us), sharing, reservation, reserved, kept, safe, keep
+--          in_flight, ttl (us), sharing, reservation, reserved, kept, safe, keep, has_batch
 -- Returns  per pool: epoch, granted, batch, holders, learning (0 or 1), recall, owed, safe,
 --          capacity, until there may be more (us)
 --
@@ -15,6 +15,7 @@
 local learning_for, batch_fraction = tonumber(ARGV[1]), tonumber(ARGV[2])
 local newcomers_fraction, keep_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 local safe_floor, prompt, return_for = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local LONGEST_TTLS = 60  -- lease times of others are no more of ours than that
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
@@ -36,8 +37,9 @@ local function decode(value)
     block[name] = whole(found[name])
     if block[name] == nil then return nil end
   end
+  if block.capacity == 0 then return nil end
   for _, name in ipairs({'reserved', 'kept', 'in_flight', 'recall', 'owed', 'safe', 'told_capacity',
-                         'awaited'}) do
+                         'awaited', 'has_batch'}) do
     block[name] = whole(found[name]) or 0
   end
   for _, name in ipairs({'reservation', 'holder'}) do
@@ -156,6 +158,9 @@ local function recall(reserved, alike, parts, place, capacity)
   return whole_shares('fair_share', lacking, excess, 0)[place]
 end
 
+-- slots that batch may have at most
+local function batch_part(room) return math.max(1, math.floor(room * batch_fraction)) end
+
 -- the whole shares of everybody: first what is wanted first
 local function shares(ask, alike, room)
   local first, second, turn = {}, {}, math.floor(now / ask.ttl)
@@ -168,7 +173,7 @@ local function shares(ask, alike, room)
   first = whole_shares(sharing, room, first, turn)
   local left = math.max(0, room - total(first))
   if ask.reservation == '' then
-    left = math.min(left, math.max(1, math.floor(room * batch_fraction)))
+    left = math.min(left, batch_part(room))
   end
   second = whole_shares(sharing, left, second, turn)
   local parts = {}
@@ -217,7 +222,10 @@ local function lease(key, ask)
   learning_until = math.min(learning_until, now + learning_for)
   local latest = math.min(state['~latest'] or now, now)
   for name, block in pairs(blocks) do
-    if block.ends <= now then
+    if block.ends > now + ask.ttl * LONGEST_TTLS then
+      redis.call('HDEL', key, 'h:' .. name)  -- not ours either: it would hold slots for good
+      blocks[name] = nil
+    elseif block.ends <= now then
       -- nobody was heard shortly before its end, nor since: its holder may be about to ask
       if block.awaited == 0 and latest < block.ends - prompt then
         block.awaited, block.ends = 1, now + return_for
@@ -233,7 +241,7 @@ local function lease(key, ask)
   local name = ask.holder
   if ask.reservation ~= '' then name = name .. '|' .. ask.reservation end
   local mine, learning = blocks[name], now < learning_until
-  local alike, alike_held, alike_in_flight = {}, 0, 0
+  local alike, alike_held, alike_in_flight, alike_batch = {}, 0, 0, 0
   local capacity, slots = ask.capacity, ask.reserved
   local others_held, newcomers_granted, longest = 0, 0, ask.ttl
   local largest, largest_name, lacking = nil, nil, false
@@ -250,6 +258,7 @@ local function lease(key, ask)
         alike[#alike + 1] = block
         alike_held = alike_held + block.held
         alike_in_flight = alike_in_flight + block.in_flight
+        alike_batch = alike_batch + math.max(block.batch, block.has_batch)
         slots = math.min(slots, block.reserved)
         lacking = lacking or block.granted < block.wants_interactive + block.wants_batch
         if block.newcomer == 1 then newcomers_granted = newcomers_granted + block.granted end
@@ -284,7 +293,7 @@ local function lease(key, ask)
     epoch = epoch, sequence = ask.sequence, wants_interactive = ask.interactive,
     wants_batch = ask.batch, in_flight = ask.in_flight, capacity = ask.capacity,
     newcomer = newcomer, ends = now + ask.ttl, recall = 0, owed = 0, safe = 0,
-    told_capacity = capacity, awaited = 0,
+    told_capacity = capacity, awaited = 0, has_batch = ask.has_batch,
   }
   alike[#alike + 1] = block
   table.sort(alike, function(a, b) return a.holder < b.holder end)
@@ -306,6 +315,10 @@ local function lease(key, ask)
       if each == block then place = i end
     end
     all, batch = parts[place], second[place]
+    if ask.reservation == '' then  -- what others run counts, though it is not theirs any more
+      local less = math.min(batch, math.max(0, batch + alike_batch - batch_part(room)))
+      all, batch = all - less, batch - less
+    end
   end
 
   block.granted = math.min(all, free)
@@ -331,7 +344,7 @@ local function lease(key, ask)
           block.owed, block.safe, capacity, text(more_in)}
 end
 
-local grants, size = {}, 14
+local grants, size = {}, 15
 for i, key in ipairs(KEYS) do
   local a = 7 + size * (i - 1)
   local function number(n) return tonumber(ARGV[a + n]) end
@@ -339,7 +352,7 @@ for i, key in ipairs(KEYS) do
     holder = ARGV[a + 1], sequence = number(2), capacity = number(3), interactive = number(4),
     batch = number(5), has = number(6), in_flight = number(7), ttl = number(8),
     sharing = ARGV[a + 9], reservation = ARGV[a + 10], reserved = number(11), kept = number(12),
-    safe = number(13), keep = number(14),
+    safe = number(13), keep = number(14), has_batch = number(15),
   })
 end
 return grants
