@@ -204,10 +204,10 @@ async def test_a_changed_deployment_is_told_as_it_runs_until_it_is_replaced(flee
             told = []
 
             def whole(status):
-                (ready,) = parse_ready(folder.ready_file.read_bytes()) or [None]
                 same = pids(status) == before
-                if ready is not None and (ready.revision, same) not in told:
-                    told.append((ready.revision, same))
+                told.extend(
+                    (one.revision, same) for one in parse_ready(folder.ready_file.read_bytes())
+                )
                 return is_ready(status)
 
             status = await until(one, whole)
@@ -309,17 +309,21 @@ def test_what_makes_other_processes():
 # -- what is broken around it
 
 
-async def test_a_state_that_is_none_is_moved_aside_and_what_runs_is_found(fleet, tmp_path):
+async def test_a_state_that_is_none_is_moved_aside_and_found_again(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(gateway, "sys", SimpleNamespace(executable=interpreter(tmp_path)))
+    write_fleet(tmp_path, ONE.replace("enabled = false", "port = 0\ncontrol_port = 0"))
     state_dir = tmp_path / "state"
     async with cleaned(fleet, state_dir) as folder:
-        before = await left_running(fleet, state_dir)
-        folder.state_file.write_text("{")
-        async with running(fleet, state_dir) as one:
-            assert set(pids(await one.status()).values()).isdisjoint(before.values())
-        assert folder.state_file.with_suffix(".broken").read_text() == "{"
-        assert not any(processes.identity_of(pid) for pid in before.values())
-
         await left_running(fleet, state_dir)
+        found = processes.find(str(folder.folder))
+        assert len(found) == 4
+        state = folder.load()
+        folder.state_file.write_text("{")
+        assert await left_running(fleet, state_dir)
+        assert processes.find(str(folder.folder)) == found
+        assert folder.load() == state
+        assert folder.state_file.with_suffix(".broken").read_text() == "{"
+
         folder.state_file.write_text("[" * 100_000)
         await bring_down(folder)
         assert processes.find(str(folder.folder)) == {}

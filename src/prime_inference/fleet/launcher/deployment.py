@@ -21,7 +21,12 @@ from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.sources import model_source
-from prime_inference.fleet.launcher.state import DeploymentRecord, ProcessRecord, StateFolder
+from prime_inference.fleet.launcher.state import (
+    DeploymentRecord,
+    ProcessRecord,
+    StateFolder,
+    carried,
+)
 from prime_inference.fleet.launcher.takeover import same_processes
 from prime_inference.fleet.local import Process, frontend_process, worker_process
 from prime_inference.fleet.ready import ReadyDeployment
@@ -382,6 +387,7 @@ class RunningDeployment:
             self._folder.log_file(self.planned.id, process.name),
             fleet=str(self._folder.folder),
             name=f"{self.planned.id}/{process.name}",
+            record=carried(self.record, process),
         )
 
     async def _responds(self, record: ProcessRecord) -> bool:

@@ -17,7 +17,7 @@ from prime_inference.fleet.launcher.keeper import Keeper
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
-from prime_inference.fleet.launcher.state import FleetState, ProcessRecord, StateFolder
+from prime_inference.fleet.launcher.state import FleetState, ProcessRecord, StateFolder, carried
 from prime_inference.fleet.local import Process
 
 log = logging.getLogger(__name__)
@@ -143,6 +143,7 @@ def gateway_keeper(
             folder.log_file(NAME, NAME),
             fleet=str(folder.folder),
             name=f"{NAME}/{NAME}",
+            record=carried(None, record.process),
         )
 
     async def responds(record: ProcessRecord) -> bool:

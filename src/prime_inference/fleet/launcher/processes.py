@@ -18,6 +18,7 @@ from pathlib import Path
 
 FLEET = "PRIME_FLEET"
 PROCESS = "PRIME_FLEET_PROCESS"
+RECORD = "PRIME_FLEET_RECORD"
 
 KILL_SECONDS = 5.0  # the kernel ends a killed process at once, unless a device holds it
 
@@ -52,13 +53,20 @@ def identity_of(pid: int) -> Identity | None:
 
 
 def start(
-    argv: list[str], environment: Mapping[str, str], log: Path, *, fleet: str, name: str
+    argv: list[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    fleet: str,
+    name: str,
+    record: str = "",
 ) -> int:
     """Start a process group that writes to `log`; its id. Raises OSError.
 
-    No object of the standard library's is kept for it: those want to see their child end.
+    `record` is what `members` gives back to a supervisor that knows nothing of the process. No
+    object of the standard library's is kept for it: those want to see their child end.
     """
-    told = {**os.environ, **environment, FLEET: fleet, PROCESS: name}
+    told = {**os.environ, **environment, FLEET: fleet, PROCESS: name, RECORD: record}
     with log.open("ab") as output:
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -80,16 +88,32 @@ def reap(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended_pid else None
 
 
-def find(fleet: str) -> dict[str, list[Identity]]:
-    """Group leaders of the fleet, and strays whose leader is gone, by the process they are."""
-    found: dict[str, list[Identity]] = {}
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of a fleet, as its environment tells."""
+
+    name: str
+    identity: Identity
+    record: bytes
+
+
+def members(fleet: str) -> Iterator[Member]:
+    """Group leaders of the fleet, and strays whose leader is gone."""
     for pid, environment in _environments():
         if environment.get(FLEET.encode()) != fleet.encode():
             continue
         identity = identity_of(pid)
         leads = _group(pid) == pid
         if identity is not None and (leads or identity_of(_group(pid)) is None):
-            found.setdefault(environment.get(PROCESS.encode(), b"").decode(), []).append(identity)
+            name = environment.get(PROCESS.encode(), b"").decode(errors="replace")
+            yield Member(name, identity, environment.get(RECORD.encode(), b""))
+
+
+def find(fleet: str) -> dict[str, list[Identity]]:
+    """The same, by the process they are."""
+    found: dict[str, list[Identity]] = {}
+    for one in members(fleet):
+        found.setdefault(one.name, []).append(one.identity)
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ PROBE_SECONDS = 2.0  # an answer takes milliseconds; a frozen process none
 MAX_READY_BYTES = 256 * 1024  # a role takes 100 bytes
 MAX_METRICS_BYTES = 2 * 1024 * 1024  # processes write tens of kB; this is read in tens of ms
 
-IN_FLIGHT = "dynamo_frontend_inflight_requests{"
+IN_FLIGHT = re.compile(r"\ndynamo_frontend_inflight_requests\{([^\n]*)")
 
 
 class Answer(Struct, frozen=True):
@@ -99,7 +100,7 @@ class Prober:
 
 def parse_in_flight(text: str) -> int | None:
     """Of a frontend's `/metrics`; None where it does not say, or says what is no count."""
-    lines = [line for line in text.splitlines() if line.startswith(IN_FLIGHT)]
+    lines = IN_FLIGHT.findall("\n" + text)  # the text may be large, and have millions of lines
     try:
         counts = [float(line.rpartition(" ")[2]) for line in lines]
     except ValueError:

@@ -1,21 +1,22 @@
 """What the launcher must know after its own restart, in one file.
 
 Written before a process is started, so that none is forgotten; ids of processes are added
-after. What is not in the file is not known: nothing else is kept.
+after. Should the file be lost, processes carry in their environment what must be known of them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from prime_inference.fleet.caches import asks_file, reports_file
 from prime_inference.fleet.fleet import LAUNCHERS_OWN, PlannedDeployment
-from prime_inference.fleet.launcher.processes import Identity
+from prime_inference.fleet.launcher.processes import Identity, Member
 from prime_inference.fleet.local import Process
 from prime_inference.fleet.ready import replace_file
 
@@ -86,6 +87,34 @@ class FleetState(Struct):
             yield from (record.process.port for record in deployment.processes.values())
 
 
+def carried(record: DeploymentRecord | None, process: Process) -> str:
+    """What a process of a deployment (none: the gateway) carries in its environment, so that a
+    state that is lost can be found again."""
+    return msgspec.json.encode((record and replace(record, processes={}), process)).decode()
+
+
+def found_again(file: str, members: Iterable[Member]) -> FleetState:
+    """The state that processes carry. Of a deployment the last that was started is right; one
+    that was started as something else is of no deployment."""
+    state = FleetState(file)
+    for one in sorted(members, key=lambda one: one.identity.started, reverse=True):
+        try:
+            record, process = msgspec.json.decode(one.record, type=_Carried)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        found = ProcessRecord(process, one.identity.pid, one.identity.started)
+        if record is None:
+            state.gateway = state.gateway or found
+            continue
+        known = state.deployments.setdefault(record.planned.id, record)
+        if (known.planned, known.base) == (record.planned, record.base):
+            known.processes.setdefault(process.name, found)
+    return state
+
+
+_Carried = tuple[DeploymentRecord | None, Process]
+
+
 class StateFolder:
     """Where one fleet keeps its state, its logs, its discovery and its socket."""
 
@@ -123,8 +152,8 @@ class StateFolder:
             file.unlink(missing_ok=True)
 
     def load(self) -> FleetState | None:
-        """None where no fleet was started. What is no state is moved aside, and what runs is
-        found by its environment. Raises OSError."""
+        """None where no fleet was started. What is no state is moved aside: what runs tells it
+        (`found_again`). Raises OSError."""
         try:
             return msgspec.json.decode(self.state_file.read_bytes(), type=FleetState)
         except FileNotFoundError:

@@ -18,15 +18,19 @@ from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import answer_asks
 from prime_inference.fleet.errors import FleetError, FleetRefused, FleetRunning
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
-from prime_inference.fleet.launcher import gateway
+from prime_inference.fleet.launcher import gateway, processes
 from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.ending import end_everything, everything, turn
 from prime_inference.fleet.launcher.gateway import FleetGateway
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
 from prime_inference.fleet.launcher.ports import Ports
-from prime_inference.fleet.launcher.processes import end_all
 from prime_inference.fleet.launcher.readiness import Prober
-from prime_inference.fleet.launcher.state import DeploymentRecord, FleetState, StateFolder
+from prime_inference.fleet.launcher.state import (
+    DeploymentRecord,
+    FleetState,
+    StateFolder,
+    found_again,
+)
 from prime_inference.fleet.launcher.takeover import Fate, fate
 from prime_inference.fleet.ready import write_ready
 from prime_inference.reliability.background import Background, Run, end
@@ -81,7 +85,8 @@ class Supervisor:
         """
         self._folder.create()
         self._lock = take_lock(self._folder)
-        self._state = self._folder.load() or self._state
+        fleet = str(self._folder.folder)
+        self._state = self._folder.load() or found_again(str(self._file), processes.members(fleet))
         self._state.file = str(self._file)
         self._ports = Ports(self._state.ports())
         await self._end_strays()
@@ -252,7 +257,7 @@ class Supervisor:
                 strays.append(identity)
         if strays:
             log.warning("ending %d processes that belong to no deployment", len(strays))
-            await end_all(
+            await processes.end_all(
                 lambda: {
                     one: name
                     for one, name in everything(self._folder, None).items()
