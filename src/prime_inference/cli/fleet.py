@@ -80,9 +80,10 @@ def up(
 ) -> None:
     """Start a fleet on this machine and keep it running; Ctrl-C ends it.
 
-    Should this command itself die, the fleet goes on: the next `up` takes it over. A process
-    that ends is started again, later and later up to half a minute. One that ended three times
-    and never served is told, with its last words; --detach waits for it no longer then.
+    Should this command itself die, the fleet goes on: the next `up` takes it over, and replaces,
+    one deployment after another, what the file has otherwise by then. A process that ends is
+    started again, later and later up to half a minute. One that ended three times and never
+    served is told, with its last words; --detach waits for it no longer then.
 
     Examples:
       prime inference fleet up examples/two-datacenters-dynamo.toml

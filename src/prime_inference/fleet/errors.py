@@ -58,7 +58,7 @@ class FleetFrozen(FleetError):
         )
         pid = supervisor or "PROCESS"
         self.hint = (
-            f"kill -CONT {pid} wakes one that was stopped. kill -KILL {pid} ends it and nothing"
+            f"kill -CONT {pid} wakes one that was stopped, and it may do then what was asked. kill -KILL {pid} ends it and nothing"
             " else: then prime inference fleet up takes the fleet over, and prime inference fleet"
             " down ends it."
         )
