@@ -7,6 +7,8 @@ import errno
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -201,7 +203,7 @@ async def test_a_changed_deployment_is_told_as_it_runs_until_it_is_replaced(flee
         one = supervisor_of(fleet, state_dir)
         await one.start()
         try:
-            told = []
+            told: list[tuple[str, bool]] = []
 
             def whole(status):
                 same = pids(status) == before
@@ -263,6 +265,56 @@ async def test_a_gateway_that_the_file_has_otherwise_or_not_at_all_ends(
         assert second["base_url"] == "http://127.0.0.1:1024/api/v1"
         assert await up("enabled = false", second) is None
         assert "gateway/gateway" not in processes.find(str(folder.folder))
+
+
+async def test_a_file_whose_model_is_not_there_leaves_what_serves(fleet, tmp_path, caplog):
+    state_dir = tmp_path / "state"
+    async with cleaned(fleet, state_dir):
+        before = await left_running(fleet, state_dir)
+        write_fleet(
+            tmp_path, ONE.replace("{ topology", "{ model = { source = './gone' }, topology")
+        )
+        one = supervisor_of(fleet, state_dir)
+        await one.start()
+        try:
+            await until(one, lambda _: "others of mock/tiny stay as they are" in caplog.text)
+            status = await until(one, lambda status: all_in(status, "ready"))
+            assert pids(status) == before
+            assert deployment(status, "tiny-b")["changed"]
+            assert not is_ready(status)
+        finally:
+            await one.close(stop=True)
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+async def test_what_a_process_started_in_a_session_of_its_own_belongs_to_it(tmp_path):
+    inner = "[sys.executable, '-S', '-c', 'import time; time.sleep(600)']"
+    outer = f"import subprocess, sys; subprocess.Popen({inner}, start_new_session=True).wait()"
+    pid = processes.start(
+        [sys.executable, "-S", "-c", outer],
+        {},
+        tmp_path / "log",
+        fleet=str(tmp_path),
+        name="x/y",
+        record="told",
+    )
+    try:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not children(pid):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+        (one,) = processes.members(str(tmp_path))
+        assert (one.name, one.identity.pid, one.record) == ("x/y", pid, b"told")
+    finally:
+
+        def found():
+            return {one.identity: one.name for one in processes.members(str(tmp_path))}
+
+        assert await processes.end_all(found, lambda name: 0, 5.0) == []
+    assert processes.find(str(tmp_path)) == {}
 
 
 def record_of(planned, **changes):

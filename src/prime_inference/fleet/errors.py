@@ -58,9 +58,9 @@ class FleetFrozen(FleetError):
         )
         pid = supervisor or "PROCESS"
         self.hint = (
-            f"kill -CONT {pid} wakes one that was stopped, and it may do then what was asked. kill -KILL {pid} ends it and nothing"
-            " else: then prime inference fleet up takes the fleet over, and prime inference fleet"
-            " down ends it."
+            f"kill -CONT {pid} wakes one that was stopped, and it may do then what was asked."
+            f" kill -KILL {pid} ends it and nothing else: then prime inference fleet up takes the"
+            " fleet over, and prime inference fleet down ends it."
         )
 
 

@@ -20,7 +20,7 @@ from prime_inference.fleet.launcher.lifecycle import SERVING, Lifecycle, Readine
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
-from prime_inference.fleet.launcher.sources import model_source
+from prime_inference.fleet.launcher.sources import model_source, require_source
 from prime_inference.fleet.launcher.state import (
     DeploymentRecord,
     ProcessRecord,
@@ -235,9 +235,11 @@ class RunningDeployment:
                 raise FleetRefused(f"{self.planned.id} was restarted, so it is not drained.")
 
     async def replace(self, ready_seconds: float) -> None:
-        """Drain it and start what it is to be next. Raises FleetRefused, CrashLooping if that
-        does not get ready, and OSError."""
+        """Drain it and start what it is to be next. Raises SpecMalformed before anything is
+        drained; FleetRefused, CrashLooping if that does not get ready; and OSError."""
         async with self._turn:
+            if self.next is not None:
+                require_source(self.next.spec, self._base)
             self._leaving = self.record.running and self.next is not None
             try:
                 if not self._leaving or not await self._end_gently(DRAIN_SECONDS):

@@ -24,6 +24,7 @@ KILL_SECONDS = 5.0  # the kernel ends a killed process at once, unless a device 
 
 END_LOOKS = 2  # a process may have been started while the others were ended
 
+STAT_PARENT = 4  # as below
 STAT_START_TIME = 22  # field of /proc/PID/stat, from 1: clock ticks since boot (proc(5))
 
 
@@ -43,10 +44,9 @@ class Identity:
 def identity_of(pid: int) -> Identity | None:
     """The process of that id, or None when it is gone or only waits to be reaped."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = _stat(pid)
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
     if fields[0] in ("Z", "X"):
         return None
     return Identity(pid, int(fields[STAT_START_TIME - 3]))
@@ -98,15 +98,23 @@ class Member:
 
 
 def members(fleet: str) -> Iterator[Member]:
-    """Group leaders of the fleet, and strays whose leader is gone."""
-    for pid, environment in _environments():
-        if environment.get(FLEET.encode()) != fleet.encode():
-            continue
+    """Group leaders of the fleet, and strays whose leader is gone.
+
+    What a process started in a session of its own is not one while that process lives.
+    """
+    found = {
+        pid: (environment.get(PROCESS.encode(), b""), environment.get(RECORD.encode(), b""))
+        for pid, environment in _environments()
+        if environment.get(FLEET.encode()) == fleet.encode()
+    }
+    for pid, (name, record) in found.items():
         identity = identity_of(pid)
         leads = _group(pid) == pid
-        if identity is not None and (leads or identity_of(_group(pid)) is None):
-            name = environment.get(PROCESS.encode(), b"").decode(errors="replace")
-            yield Member(name, identity, environment.get(RECORD.encode(), b""))
+        inner = found.get(_parent(pid), (None,))[0] == name
+        if identity is not None and (
+            (leads and not inner) or (not leads and identity_of(_group(pid)) is None)
+        ):
+            yield Member(name.decode(errors="replace"), identity, record)
 
 
 def find(fleet: str) -> dict[str, list[Identity]]:
@@ -125,6 +133,19 @@ def _environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
             raw = Path(entry.path, "environ").read_bytes()
             pairs = (item.partition(b"=") for item in raw.split(b"\0"))
             yield int(entry.name), {name: value for name, _, value in pairs}
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(_stat(pid)[STAT_PARENT - 3])
+    except OSError:
+        return -1
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat, from the third on. Raises OSError."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()  # the name before it may hold anything
 
 
 def _group(pid: int) -> int:

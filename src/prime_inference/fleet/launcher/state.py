@@ -104,11 +104,11 @@ def found_again(file: str, members: Iterable[Member]) -> FleetState:
             continue
         found = ProcessRecord(process, one.identity.pid, one.identity.started)
         if record is None:
-            state.gateway = state.gateway or found
+            state.gateway = found
             continue
         known = state.deployments.setdefault(record.planned.id, record)
         if (known.planned, known.base) == (record.planned, record.base):
-            known.processes.setdefault(process.name, found)
+            known.processes[process.name] = found
     return state
 
 
