@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from prime_inference import compose
+from prime_inference.fleet.kubernetes import SHARED_STATE
 from tests.redis_server import RedisServer, executables
 
 from .conftest import COMMAND, Prime
@@ -217,3 +219,26 @@ def degraded(prime: Prime, folder: str) -> bool:
     shown = prime("inference", "status", "--state-dir", folder, "-o", "json")
     view: dict[str, bool] = json.loads(shown.stdout)
     return view["degraded"]
+
+
+def test_gateways_of_a_rendered_fleet_are_told_by_their_environment_what_they_share(
+    prime: Prime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    told = []
+
+    async def fleet_gateway(options: compose.FleetGatewayOptions, _: object) -> None:
+        told.append(options.listen)
+
+    monkeypatch.setattr(compose, "fleet_gateway", fleet_gateway)
+    command = ["inference", "fleet", "gateway", str(tmp_path / "deployments.json")]
+    command += ["--port", "0", "--control-port", "0", "--replicas", "8"]
+    urls = ("redis://127.0.0.1:1/0", "postgresql://127.0.0.1:1/p")
+    shared = dict(zip(SHARED_STATE, urls, strict=True))
+    assert prime(*command, **shared).exit_code == 0
+    (listen,) = told
+    assert listen.billing is not None
+    assert (listen.redis_url, listen.billing.redis) == (shared["PRIME_REDIS_URL"],) * 2
+    assert (listen.billing.database, listen.billing.replicas) == (shared["PRIME_DATABASE"], 8)
+    refused = prime(*command, "--redis", "nonsense")
+    assert refused.exit_code == 1
+    assert "--redis is like redis://host" in refused.stderr

@@ -21,6 +21,7 @@ from prime_inference.fleet.arguments import (
 )
 from prime_inference.fleet.catalogue import find_spec, spec_names
 from prime_inference.fleet.check import TOOL_PARSERS
+from prime_inference.fleet.kubernetes import FRONTENDS
 from tests.dynamo import parsers
 
 VLLM_PYTHON = os.environ.get("PRIME_VLLM_PYTHON", "")
@@ -56,7 +57,12 @@ def command_lines(engines):
 
 def frontends():
     for name in spec_names():
-        yield "dynamo.frontend", frontend_arguments(find_spec(name), host="127.0.0.1", port=1)
+        for count in (1, FRONTENDS):
+            spec = find_spec(name)
+            yield (
+                "dynamo.frontend",
+                frontend_arguments(spec, host="127.0.0.1", port=1, frontends=count),
+            )
 
 
 def test_dynamo_takes_every_frontend_and_mocker(dynamo_python):

@@ -2,7 +2,8 @@
 
 Enforces what a controller meets: the schema of DynamoGraphDeployment v1beta1 as its Go types
 declare it (fields, enums, patterns, bounds), resource versions, conflicts, watches that end,
-and versions too old to watch from. Pod templates and other kinds are taken as they are.
+and versions too old to watch from. Of other kinds, what Kubernetes' admission says of the fields
+that are rendered. Pods are what a test puts there.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def _component_faults(component: Object) -> Iterator[str]:
         "runtimeVersionOverride"
     ):
         yield f"{where}: runtimeVersionOverride is needed for an image without a version"
+    if main:
+        yield from _pod_faults(f"{where}.podTemplate.spec", component["podTemplate"]["spec"])
 
 
 def metadata_faults(body: Object) -> Iterator[str]:
@@ -80,6 +83,64 @@ def metadata_faults(body: Object) -> Iterator[str]:
     for key, value in metadata.get("labels", {}).items():
         if not LABEL_VALUE.fullmatch(value) or len(value) > 63:
             yield f"metadata.labels[{key}]: no valid value"
+
+
+def object_faults(body: Object) -> Iterator[str]:
+    """What Kubernetes would say against an object of any kind that is rendered."""
+    yield from metadata_faults(body)
+    of_kind = {
+        "DynamoGraphDeployment": faults,
+        "Deployment": _deployment_faults,
+        "HorizontalPodAutoscaler": _scaler_faults,
+        "NetworkPolicy": _policy_faults,
+    }
+    if body["kind"] in of_kind:
+        yield from of_kind[body["kind"]](body)
+
+
+def _deployment_faults(body: Object) -> Iterator[str]:
+    template = body["spec"]["template"]
+    selected = body["spec"]["selector"]["matchLabels"].items()
+    if not selected <= template["metadata"]["labels"].items():
+        yield "spec.template.metadata.labels: the selector does not match them"
+    yield from _pod_faults("spec.template.spec", template["spec"])
+
+
+def _scaler_faults(body: Object) -> Iterator[str]:
+    if not 1 <= body["spec"]["minReplicas"] <= body["spec"]["maxReplicas"]:
+        yield "spec: minReplicas must be at least 1 and at most maxReplicas"
+
+
+def _policy_faults(body: Object) -> Iterator[str]:
+    for peer in (peer for rule in body["spec"]["ingress"] for peer in rule["from"]):
+        if not peer or not peer.keys() <= {"podSelector", "namespaceSelector"}:
+            yield "spec.ingress.from: a peer is a podSelector or a namespaceSelector"
+
+
+def _pod_faults(where: str, pod: Object) -> Iterator[str]:
+    """Of what the fields say of each other: mounts and volumes, values of variables, affinity."""
+    volumes = {one["name"] for one in pod.get("volumes", [])}
+    for container in pod["containers"]:
+        mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+        yield from (f"{where}: no volume {name!r}" for name in mounted - volumes)
+        for entry in container.get("env", []):
+            yield from _variable_faults(where, entry)
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = pod.get("affinity", {}).get("nodeAffinity", {}).get(required, {})
+    for term in affinity.get("nodeSelectorTerms", []):
+        for one in term["matchExpressions"]:
+            if one["operator"] not in ("In", "NotIn") or not one["values"]:
+                yield f"{where}.affinity: In and NotIn need values"
+            if not all(LABEL_VALUE.fullmatch(value) for value in one["values"]):
+                yield f"{where}.affinity: no valid value of a label"
+
+
+def _variable_faults(where: str, entry: Object) -> Iterator[str]:
+    if len(entry.keys() & {"value", "valueFrom"}) != 1:
+        yield f"{where}: {entry['name']} has no value"
+    reference = entry.get("valueFrom", {}).get("secretKeyRef")
+    if reference is not None and reference.keys() != {"name", "key"}:
+        yield f"{where}: {entry['name']}: a secretKeyRef has a name and a key"
 
 
 class ApiServer:
@@ -93,6 +154,10 @@ class ApiServer:
         self.watches = 0
         self.silent = False  # as a server that nobody reaches
         self.refused = 0  # calls that met that
+        self.failures: list[tuple[str, str]] = []  # (method, plural) that answer 500, once each
+        self.calls: list[tuple[str, str]] = []  # (method, plural/name) in order, but for watches
+        self.watch_answer = b""  # to every watch, if anything
+        self.slow_to_go = False  # graphs that are deleted stay until `let_go`
         self.tokens: set[str] = set()  # what callers proved themselves with
         self._changed = asyncio.Condition()
         self._cut = 0
@@ -123,6 +188,21 @@ class ApiServer:
         ready = "True" if state == "successful" else "False"
         graph["status"] = {"state": state, "conditions": [{"type": "Ready", "status": ready}]}
         await self._store("MODIFIED", key, graph)
+
+    async def let_go(self, name: str) -> None:
+        """The operator has ended all of a graph that was deleted; pods are not asked."""
+        key = ("dynamographdeployments", name)
+        await self._store("DELETED", key, self.objects[key])
+
+    async def add(self, plural: str, one: Object) -> None:
+        await self._store("ADDED", (plural, one["metadata"]["name"]), one)
+
+    async def remove(self, plural: str, name: str) -> None:
+        await self._store("DELETED", (plural, name), self.objects[plural, name])
+
+    async def change(self, plural: str, name: str, changed: Object) -> None:
+        """As others do, who write what they like."""
+        await self._store("MODIFIED", (plural, name), changed)
 
     async def end_watches(self) -> None:
         """As a server does that is restarted."""
@@ -175,7 +255,13 @@ class ApiServer:
         self, method: str, path: str, query: dict[str, str], body: bytes
     ) -> tuple[int, Object]:
         plural, _, name = path.partition("/namespaces/prime/")[2].partition("/")
+        if not plural:
+            return 404, {"message": "namespaces not found"}
         key = (plural, name)
+        self.calls.append((method, f"{plural}/{name}" if name else plural))
+        if (method, plural) in self.failures:
+            self.failures.remove((method, plural))
+            return 500, {"message": "etcd: request timed out"}
         if method == "GET" and not name:
             found = [one for (kind, _), one in self.objects.items() if kind == plural]
             items = [one for one in found if _matches(one, query.get("labelSelector", ""))]
@@ -186,6 +272,11 @@ class ApiServer:
             return 404, {"message": "not found"}
         if method == "GET":
             return 200, self.objects[key]
+        if method == "DELETE" and self.slow_to_go and plural.startswith("dynamo"):
+            going = copy.deepcopy(self.objects[key])
+            going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            await self._store("MODIFIED", key, going)
+            return 200, going
         if method == "DELETE":
             await self._store("DELETED", key, self.objects[key])
             return 200, {}
@@ -195,7 +286,7 @@ class ApiServer:
         key = (plural, new["metadata"]["name"])
         if key in self.objects:
             return 409, {"message": "exists"}
-        wrong = [*metadata_faults(new), *(faults(new) if plural.startswith("dynamo") else ())]
+        wrong = list(object_faults(new))
         if wrong:
             return 422, {"message": "; ".join(wrong)}
         await self._store("ADDED", key, new)
@@ -208,7 +299,7 @@ class ApiServer:
         old = self.objects[key]
         if new["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
             return 409, {"message": "changed"}
-        wrong = [*metadata_faults(new), *(faults(new) if key[0].startswith("dynamo") else ())]
+        wrong = list(object_faults(new))
         if wrong:
             return 422, {"message": "; ".join(wrong)}
         await self._store("MODIFIED", key, new)
@@ -228,8 +319,12 @@ class ApiServer:
             self._changed.notify_all()
 
     async def _watch(self, writer: asyncio.StreamWriter, path: str, query: dict[str, str]) -> None:
-        self.watches += 1
         plural = path.rpartition("/")[2]
+        self.watches += plural.startswith("dynamo")
+        if self.watch_answer:
+            writer.write(self.watch_answer)
+            await writer.drain()
+            return
         after, cut = int(query["resourceVersion"]), self._cut
         oldest = self.history[0][0] if self.history else self.version + 1
         if after + 1 < oldest and after < self.version:

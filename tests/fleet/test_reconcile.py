@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 
@@ -54,14 +55,35 @@ def test_what_is_ready_is_listed_and_what_is_not_is_waited_for():
     for state in ("starting", "failing", "draining"):
         decision = reconcile(want(OLD), [found(OLD, state)], surge={})
         assert not (decision.listed)
-        assert not (decision.drains)
+        assert decision.drains == ([found(OLD, state)] if state == "draining" else [])
         assert not (decision.starts)
 
 
-def test_what_nobody_wants_is_drained_once():
-    decision = reconcile([], [found(OLD), found(OTHER, "draining")], surge={})
-    assert decision.drains == [found(OLD)]
+def test_what_nobody_wants_is_drained_until_it_is_gone_whoever_began():
+    there = [found(OLD), found(OTHER, "draining")]
+    decision = reconcile([], there, surge={})
+    assert sorted(one.name for one in decision.drains) == sorted(one.name for one in there)
     assert decision.listed == []
+
+
+def test_what_is_draining_keeps_no_change_from_beginning_and_may_come_back():
+    """Its controller was killed in the drain, say: it goes on, and other content starts."""
+    draining = found(OLD, "draining")
+    decision = reconcile(want(NEW), [draining], surge={"a": 1})
+    assert decision.drains == [draining]
+    assert [start.planned for start in decision.starts] == [NEW]
+    full = reconcile(want(NEW), [draining], surge={})
+    assert (full.drains, full.starts) == ([draining], [])
+    back = reconcile(want(OLD), [draining, found(NEW)], surge={"a": 1})
+    assert (back.drains, back.starts, back.listed) == ([draining], [], [found(NEW)])
+
+
+def test_what_is_there_and_stays_is_kept_whole():
+    old, new = replace_planned(found(OLD), OLD), found(NEW, "starting")
+    kept = reconcile(want(NEW), [old, new], surge={"a": 1}).kept
+    assert {start.name: start.planned for start in kept} == {new.name: NEW, old.name: OLD}
+    done = reconcile(want(NEW), [old, found(NEW)], surge={"a": 1})
+    assert [start.name for start in done.kept] == [new.name]
 
 
 def test_a_changed_deployment_starts_beside_the_old_one():
@@ -178,9 +200,11 @@ class World:
 
 
 def replace_state(one, state):
-    import dataclasses
-
     return dataclasses.replace(one, state=state)
+
+
+def replace_planned(one, planned):
+    return dataclasses.replace(one, planned=planned)
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
@@ -295,6 +319,20 @@ def test_what_overflowed_is_drained_when_the_rest_has_long_been_enough():
     assert watched.after(599, quiet) == []
     assert watched.after(2, quiet) == [Remove("m", "e1")]
     assert watched.after(1, load(30, slots=100)) == []
+
+
+def test_deployments_that_do_not_say_their_load_make_a_model_neither_full_nor_idle():
+    watched = Watched()
+    silent = load(0, slots=150, extra=("e1",), unknown=150)
+    for _ in range(3):
+        assert watched.after(601, silent) == []
+    some = load(90, slots=150, extra=("e1",), unknown=50)  # 140 at most
+    for _ in range(3):
+        assert watched.after(601, some) == []
+    assert watched.after(0, load(10, slots=150, extra=("e1",), unknown=20)) == []
+    assert watched.after(601, load(10, slots=150, extra=("e1",), unknown=20)) == [Remove("m", "e1")]
+    watched.after(0, load(90, unknown=10))  # full, whatever the silent ones do
+    assert watched.after(61, load(90, unknown=10)) == [Add("m", "a")]
 
 
 def test_a_load_between_the_bounds_changes_nothing_for_ever():

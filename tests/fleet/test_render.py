@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from prime_inference.cli.main import app
-from prime_inference.fleet.arguments import WorkerPorts, worker_arguments
+from prime_inference.fleet.arguments import WorkerPorts, frontend_arguments, worker_arguments
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.errors import FleetRefused, SpecImpossible, SpecMalformed
 from prime_inference.fleet.fleet import Fleet, read_fleet
+from prime_inference.fleet.hardware import GPUS
 from prime_inference.fleet.kubernetes import documents
 from prime_inference.fleet.local import processes
 from prime_inference.fleet.ready import parse_ready
 from prime_inference.fleet.render import rendered
+from tests.fleet.api_server import object_faults
 
 GLM_FLEET = """
 name = "prod"
+[gateway]
+secret = "prod-shared"
 [[datacenter]]
 id = "east"
 [[datacenter]]
@@ -36,11 +42,15 @@ spec = "glm-5.3-h200"
 """
 
 
+def written(folder, text) -> Fleet:
+    file = folder / "fleet.toml"
+    file.write_text(text)
+    return read_fleet(file)
+
+
 @pytest.fixture
 def fleet(tmp_path) -> Fleet:
-    file = tmp_path / "fleet.toml"
-    file.write_text(GLM_FLEET)
-    return read_fleet(file)
+    return written(tmp_path, GLM_FLEET)
 
 
 def of_kind(items, kind):
@@ -83,6 +93,15 @@ def test_decode_workers_tell_no_events_and_aggregated_ones_transfer_nothing():
     assert "--kv-transfer-config" not in small
     assert "--disaggregation-mode" not in small
     assert "--enable-expert-parallel" not in small
+
+
+def test_several_routers_tell_each_other_what_they_sent_where():
+    spec = find_spec("qwen3-0.6b")
+    one = frontend_arguments(spec, host="h", port=1)
+    several = frontend_arguments(spec, host="h", port=1, frontends=2)
+    assert set(several) - set(one) == {"--router-replica-sync"}
+    blind = find_spec("qwen3-0.6b", changes={"router": {"mode": "random"}})
+    assert "--router-replica-sync" not in frontend_arguments(blind, host="h", port=1, frontends=2)
 
 
 def test_processes_of_a_local_deployment_have_ports_of_their_own():
@@ -150,6 +169,7 @@ def test_gateways_and_the_controller_reach_frontends_and_only_the_graph_reaches_
     assert peer["podSelector"]["matchLabels"] == gateway["spec"]["template"]["metadata"]["labels"]
     labels = controller["podSelector"]["matchLabels"]
     assert labels["app.kubernetes.io/component"] == "controller"
+    assert labels["inference.prime/fleet"] == "prod"
     assert [port["port"] for port in rule["ports"]] == [8000]
 
 
@@ -197,11 +217,93 @@ def test_the_second_cache_tier_has_its_master_and_its_share(fleet):
     assert "glm-east-mooncake" in [one["metadata"]["name"] for one in of_kind(items, "Service")]
 
 
-def test_the_local_engine_is_not_for_clusters(tmp_path):
-    file = tmp_path / "fleet.toml"
-    file.write_text(GLM_FLEET.replace("glm-5.3-gb200", "smollm2-135m"))
-    with pytest.raises(FleetRefused, match="one machine only"):
-        documents(read_fleet(file), "east")
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("smollm2-135m", "one machine only"),
+        ("mocker", "the engine 'mocker' plays one"),
+        ("vllm-cpu", "'bytes' is a folder of this machine"),
+    ],
+)
+def test_what_is_for_one_machine_is_not_for_clusters(tmp_path, spec, reason):
+    with pytest.raises(FleetRefused, match=f"glm-east: .*{reason}"):
+        documents(written(tmp_path, GLM_FLEET.replace("glm-5.3-gb200", spec)), "east")
+
+
+def test_every_object_is_one_that_kubernetes_takes(fleet):
+    for datacenter in ("east", "west"):
+        for one in documents(fleet, datacenter, "gpus"):
+            assert list(object_faults(one)) == [], one["metadata"]["name"]
+            assert one["metadata"]["namespace"] == "gpus"
+
+
+def test_policies_come_before_the_graph(fleet):
+    kinds = [one["kind"] for one in documents(fleet, "east")]
+    assert kinds[:2] == ["NetworkPolicy", "NetworkPolicy"]
+    assert kinds.index("DynamoGraphDeployment") > kinds.index("Service")
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in GPUS.values() if gpu.capability])
+def test_every_gpu_has_labels_by_which_nodes_are_found(gpu):
+    """Whole values: a node's label is compared, not begun with."""
+    assert all(re.fullmatch(r"NVIDIA-[-A-Z0-9]+", label) for label in gpu.products)
+    assert gpu.products
+
+
+def test_workers_are_put_on_nodes_of_their_gpu(fleet):
+    (graph,) = of_kind(documents(fleet, "east"), "DynamoGraphDeployment")
+    pod = graph["spec"]["components"][1]["podTemplate"]["spec"]
+    assert "nodeSelector" not in pod
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    (label,) = term["matchExpressions"]
+    assert label == {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-GB200"]}
+
+
+def test_two_fleets_in_a_namespace_select_only_their_own(tmp_path):
+    def selectors(name):
+        items = documents(written(tmp_path, GLM_FLEET.replace("prod", name)), "east")
+        return [
+            one["spec"]["selector"].get("matchLabels", one["spec"]["selector"])
+            for one in items
+            if one["kind"] in ("Service", "PodDisruptionBudget", "Deployment")
+            and one["metadata"]["name"] == f"{name}-gateway"
+        ]
+
+    one, other = selectors("one"), selectors("other")
+    assert len(one) == len(other) == 3
+    assert all(labels["inference.prime/fleet"] == "one" for labels in one)
+    assert all(labels["inference.prime/fleet"] == "other" for labels in other)
+
+
+def test_gateways_share_keys_and_slots_or_are_one(fleet, tmp_path):
+    def container(of):
+        items = of_kind(documents(of, "east"), "Deployment")
+        (gateway,) = [one for one in items if one["metadata"]["name"] == "prod-gateway"]
+        return gateway["spec"]["template"]["spec"]["containers"][0]
+
+    shared = {entry["name"]: entry["valueFrom"] for entry in container(fleet)["env"]}
+    assert shared == {
+        name: {"secretKeyRef": {"name": "prod-shared", "key": name}}
+        for name in ("PRIME_REDIS_URL", "PRIME_DATABASE")
+    }
+    assert value_of(container(fleet)["args"], "--replicas") == "8"
+    alone = "replicas = 1\nmax_replicas = 1"
+    one = written(tmp_path, GLM_FLEET.replace('secret = "prod-shared"', alone))
+    assert container(one)["env"] == []
+    with pytest.raises(FleetRefused, match=r"Name a Secret .* in gateway\.secret"):
+        documents(written(tmp_path, GLM_FLEET.replace('secret = "prod-shared"', "")), "east")
+
+
+def test_a_monitoring_namespace_reaches_the_ports_with_metrics_and_nobody_else_does(tmp_path):
+    table = 'id = "east"\nkubernetes = { monitoring = "watchers" }'
+    items = documents(written(tmp_path, GLM_FLEET.replace('id = "east"', table)), "east")
+    engines, frontend = [one["spec"]["ingress"] for one in of_kind(items, "NetworkPolicy")]
+    watchers = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "watchers"}}}
+    assert engines[1] == {"from": [watchers], "ports": [{"protocol": "TCP", "port": 9090}]}
+    assert watchers in frontend[0]["from"]
+    assert all(list(object_faults(one)) == [] for one in items)
 
 
 # -- commands, and the command line
@@ -214,6 +316,14 @@ def test_commands_name_a_host_for_each_node(fleet):
     assert "--data-parallel-start-rank 4" in text
     assert "# HOST_16" in text
     assert "# HOST_17" not in text
+    assert "WARNING: nothing below asks who is there" in text
+
+
+def test_a_models_name_stays_in_its_comment(tmp_path):
+    model = 'changes = { model = { id = "a\\ntouch /tmp/x #" } }\n'
+    text = GLM_FLEET + model
+    script = "\n".join(rendered(written(tmp_path, text), "commands", "west"))
+    assert "touch" not in shlex.split(script, comments=True)
 
 
 def test_the_command_prints_what_kubectl_takes(tmp_path):
@@ -239,6 +349,10 @@ def test_the_command_prints_what_kubectl_takes(tmp_path):
         ('datacenter = "east"', 'datacenter = "north"', "'north', which is no datacenter of it"),
         ('id = "glm-west"', 'id = "glm-east"', "two deployments have one id"),
         ('name = "prod"', 'name = "Prod"', "lower-case letters"),
+        ('id = "glm-west"', 'id = "glm-over2"', "are the controller's"),
+        ('secret = "prod-shared"', "replicas = 5\nmax_replicas = 2", "replicas <= max_replicas"),
+        ('secret = "prod-shared"', "replicas = 0", "replicas <= max_replicas"),
+        ('secret = "prod-shared"', 'secret = "Prod/x"', "63 at most"),
     ],
 )
 def test_a_fleet_that_contradicts_itself_is_refused(tmp_path, before, after, reason):

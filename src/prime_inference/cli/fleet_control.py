@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prime_inference.cli.fleets import DynamoPython, File, explained, found_state_dir, run_to_end
+from prime_inference.cli.gateway import Redis, Replicas, redis_understood
 from prime_inference.cli.options import Plain, TextOrJson, json_help
-from prime_inference.cli.serve import ControlPort, Host, Port, StateDir, require_ports, run_server
+from prime_inference.cli.serve import (
+    ControlPort,
+    Database,
+    Host,
+    Port,
+    StateDir,
+    billing_options,
+    require_ports,
+    run_server,
+)
 from prime_inference.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -80,6 +90,9 @@ def gateway(
     port: Port = 8000,
     control_port: ControlPort = 8001,
     state_dir: StateDir = None,
+    redis: Redis = None,
+    database: Database = None,
+    replicas: Replicas = 1,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
@@ -87,12 +100,19 @@ def gateway(
 
     Examples:
       prime inference fleet gateway deployments.json
+      prime inference fleet gateway deployments.json --redis redis://10.0.0.1:6379/0
     """
     from prime_inference import compose
 
-    listen = compose.ListenOptions(
-        state_dir=found_state_dir(state_dir), host=host, port=port, control_port=control_port
-    )
+    with redis_understood():
+        listen = compose.ListenOptions(
+            state_dir=found_state_dir(state_dir),
+            host=host,
+            port=port,
+            control_port=control_port,
+            redis_url=redis,
+            billing=billing_options(database, redis, replicas, shipper_process=True),
+        )
     require_ports(host, port, control_port)
     options = compose.FleetGatewayOptions(listen, deployments)
     run_server(

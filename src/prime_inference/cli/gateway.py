@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -94,6 +96,15 @@ Replicas = Annotated[
 ]
 
 
+@contextlib.contextmanager
+def redis_understood() -> Iterator[None]:
+    """Raises WrongUsage where the options' URL is none of Redis."""
+    try:
+        yield
+    except ValueError as error:
+        raise WrongUsage("--redis is like redis://host:6379/0, rediss:// or unix://.") from error
+
+
 def gateway(
     upstream: Upstream = None,
     model_id: ModelId = None,
@@ -129,7 +140,7 @@ def gateway(
 
     kind = known_engine(engine)
     require_format(tool_format, reasoning)
-    try:
+    with redis_understood():
         listen = compose.ListenOptions(
             state_dir=(state_dir or state_folder(os.environ, Path.home())).absolute(),
             host=host,
@@ -144,8 +155,6 @@ def gateway(
                 whole=whole_seconds,
             ),
         )
-    except ValueError as error:
-        raise WrongUsage("--redis is like redis://host:6379/0, rediss:// or unix://.") from error
     terminal = Terminal(plain=plain)
     if config is not None:
         if upstream is not None or model_id is not None:

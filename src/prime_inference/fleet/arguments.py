@@ -41,8 +41,8 @@ class NodeRank:
     leader: str
 
 
-def frontend_arguments(spec: Spec, *, host: str, port: int) -> list[str]:
-    """Of `python -m dynamo.frontend`."""
+def frontend_arguments(spec: Spec, *, host: str, port: int, frontends: int = 1) -> list[str]:
+    """Of `python -m dynamo.frontend`; of several, each hears what the others have sent where."""
     router = spec.router
     result = [
         "--http-host", host,
@@ -59,6 +59,8 @@ def frontend_arguments(spec: Spec, *, host: str, port: int) -> list[str]:
         ]  # fmt: skip
         if spec.engine == "llama.cpp":
             result.append("--no-router-kv-events")  # it does not tell what it keeps
+        if frontends > 1:
+            result.append("--router-replica-sync")
     if router.session_affinity_seconds:
         result += ["--router-session-affinity-ttl-secs", str(router.session_affinity_seconds)]
     return result

@@ -9,7 +9,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from prime_inference.fleet.arguments import (
+    DATA_PARALLEL_PORT,
     FRONTEND_PORT,
+    KV_EVENTS_PORT,
+    SIDE_CHANNEL_PORT,
+    SYSTEM_PORT,
     NodeRank,
     WorkerPorts,
     as_json,
@@ -32,12 +36,23 @@ DISCOVERY = {
     "DYN_EVENT_PLANE": "zmq",
 }
 
+OPEN = (
+    "# WARNING: nothing below asks who is there, and all of it listens on every address.",
+    f"# HOST_0: etcd 2379 (who writes there adds workers), the frontend {FRONTEND_PORT}, the"
+    f" Mooncake master {MOONCAKE_PORT}",
+    f"# workers: health and metrics {SYSTEM_PORT}, KV events {KV_EVENTS_PORT} and up, NIXL"
+    f" {SIDE_CHANNEL_PORT} and up, ranks {DATA_PARALLEL_PORT},",
+    "# and ports that Dynamo, NIXL and Mooncake take as they come.",
+    "# Close all of them to whoever is none of these hosts; gateways need the frontend only.",
+)
+
 
 def commands(deployment: PlannedDeployment) -> Iterator[str]:
     """Lines of a shell script with comments; hosts are numbered from 0."""
     spec = deployment.spec
     environment = DISCOVERY | {"DYN_NAMESPACE": deployment.id}
-    yield f"# {deployment.id}: {spec.model.id} in {deployment.datacenter}, {spec.gpus} GPUs"
+    yield f"# {deployment.id}: {spec.model.id!r} in {deployment.datacenter}, {spec.gpus} GPUs"
+    yield from OPEN
     yield "# HOST_0: discovery, the frontend, and the second cache tier's master"
     etcd = "--listen-client-urls http://0.0.0.0:2379 --advertise-client-urls http://HOST_0:2379"
     yield f"etcd {etcd} &"
@@ -53,7 +68,7 @@ def commands(deployment: PlannedDeployment) -> Iterator[str]:
     host = 1
     for role, pool in spec.topology.pools.items():
         for index in range(pool.replicas):
-            yield f"# {role}-{index}: {pool.parallel}"
+            yield f"# {role}-{index}: {pool.parallelism}"
             nodes = nodes_of(spec, pool)
             for node in range(nodes):
                 yield f"# HOST_{host + node}"

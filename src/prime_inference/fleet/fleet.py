@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from prime_inference.fleet.toml_file import read_toml, to_struct
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Names become those of folders, environment variables and Kubernetes services (63 at most,
 with a pool's name behind)."""
+CLUSTER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Of a namespace or a Secret in Kubernetes."""
+OVERFLOW = re.compile(r".*-over[0-9]+")
+"""Such names are of deployments that the controller adds by itself (`controller.scaling`)."""
 
 
 LAUNCHERS_OWN = "gateway"
@@ -30,6 +35,7 @@ class ClusterEntry(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = "default"
     token_file: str = ""  # read again for each request: tokens of pods live for an hour
     ca_file: str = ""  # empty: the system's authorities
+    monitoring: str = ""  # a namespace whose pods may read metrics; empty: none
 
 
 class DatacenterEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +62,7 @@ class GatewayEntry(Struct, frozen=True, forbid_unknown_fields=True):
     image: str = "prime-inference:latest"  # Kubernetes only
     replicas: Whole = 2  # Kubernetes only: one may be replaced while the other serves
     max_replicas: Whole = 8
+    secret: str = ""  # Kubernetes only: has PRIME_REDIS_URL and PRIME_DATABASE, which all share
     notice_seconds: float | None = None  # until gateways follow a new list; None: the longest
 
 
@@ -145,8 +152,31 @@ def _check(file: FleetFile) -> None:
             reasons.append(f"two {kind} have one id")
     if LAUNCHERS_OWN in deployments:
         reasons.append(f"{LAUNCHERS_OWN!r} is the name of the gateway in front of the fleet")
+    reasons += [
+        f"{name!r}: names that end in -over and a number are the controller's"
+        for name in deployments
+        if OVERFLOW.fullmatch(name)
+    ]
+    reasons += _cluster_reasons(file)
     for entry in file.deployment:
         if entry.datacenter not in datacenters:
             reasons.append(f"{entry.id} is in {entry.datacenter!r}, which is no datacenter of it")
     if reasons:
         raise SpecImpossible(file.name, reasons)
+
+
+def _cluster_reasons(file: FleetFile) -> Iterator[str]:
+    gateway = file.gateway
+    if not 1 <= gateway.replicas <= gateway.max_replicas:
+        yield (
+            f"gateway: 1 <= replicas <= max_replicas, not {gateway.replicas} and"
+            f" {gateway.max_replicas}"
+        )
+    names = {"gateway.secret": gateway.secret}
+    for entry in file.datacenter:
+        if entry.kubernetes is not None:
+            names[f"{entry.id}: namespace"] = entry.kubernetes.namespace
+            names[f"{entry.id}: monitoring"] = entry.kubernetes.monitoring
+    for key, name in names.items():
+        if name and not CLUSTER_NAME.fullmatch(name):
+            yield f"{key} {name!r}: lower-case letters, digits and dashes, 63 at most"

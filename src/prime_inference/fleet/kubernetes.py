@@ -6,13 +6,15 @@ v1beta1). Documents are plain dictionaries; `kubectl apply -f` takes their JSON.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prime_inference.fleet.arguments import (
     FRONTEND_PORT,
     KV_EVENTS_PORT,
     MOONCAKE_CONFIG,
+    SYSTEM_PORT,
     WorkerPorts,
     as_json,
     frontend_arguments,
@@ -24,22 +26,48 @@ from prime_inference.fleet.arguments import (
 )
 from prime_inference.fleet.commands import MOONCAKE_PORT
 from prime_inference.fleet.errors import FleetRefused
-from prime_inference.fleet.fleet import Fleet, PlannedDeployment
-from prime_inference.fleet.hardware import GPUS
+from prime_inference.fleet.fleet import Fleet, GatewayEntry, PlannedDeployment
+from prime_inference.fleet.hardware import GPUS, Gpu
 from prime_inference.fleet.ready import ReadyDeployment, reachable_from, ready_document
-from prime_inference.fleet.spec import PoolSpec
+from prime_inference.fleet.spec import PoolSpec, Spec
 
 Document = dict[str, Any]
 
 API = "nvidia.com/v1beta1"
+GRAPH = "DynamoGraphDeployment"
 LABEL = "inference.prime/deployment"
+FLEET = "inference.prime/fleet"
+MANAGED = "inference.prime/managed-by"  # on what a controller keeps
 COMPONENT = "app.kubernetes.io/component"
-GATEWAY = {"app.kubernetes.io/name": "prime-inference", COMPONENT: "gateway"}
-CONTROLLER = {"app.kubernetes.io/name": "prime-inference", COMPONENT: "controller"}
-"""What a controller's pod has to have to ask frontends how busy they are."""
+MOONCAKE = "mooncake-master"
+NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the API server labels every namespace with it
+GPU_PRODUCT = "nvidia.com/gpu.product"
 GATEWAY_PORT = 8000
 CONTROL_PORT = 8001
+FRONTENDS = 2  # of a graph: one may be replaced while the other serves
 GRACE_SECONDS = 60  # a drain takes 30 at most (compose.DRAIN_SECONDS), Dynamo's as long
+SHARED_STATE = ("PRIME_REDIS_URL", "PRIME_DATABASE")
+"""Keys of the gateways' Secret, and what `fleet gateway` reads them from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where deployments of a fleet are in a cluster; pods of the namespace `monitoring` may read
+    their metrics (empty: none)."""
+
+    fleet: str
+    namespace: str = "default"
+    monitoring: str = ""
+
+
+def gateway_labels(fleet: str) -> dict[str, str]:
+    """Of a fleet's gateways and nobody else's, however many fleets a namespace has."""
+    return {"app.kubernetes.io/name": "prime-inference", COMPONENT: "gateway", FLEET: fleet}
+
+
+def controller_labels(fleet: str) -> dict[str, str]:
+    """What a controller's pod has to have to ask frontends how busy they are."""
+    return gateway_labels(fleet) | {COMPONENT: "controller"}
 
 
 def documents(fleet: Fleet, datacenter: str, namespace: str = "default") -> list[Document]:
@@ -47,36 +75,58 @@ def documents(fleet: Fleet, datacenter: str, namespace: str = "default") -> list
     here = [one for one in fleet.deployments if one.datacenter == datacenter]
     if not here:
         raise FleetRefused(f"{fleet.name} has no deployment in {datacenter!r}.")
+    cluster = next(one.kubernetes for one in fleet.datacenters if one.id == datacenter)
+    place = Place(fleet.name, namespace, cluster.monitoring if cluster is not None else "")
     result: list[Document] = []
     for one in here:
-        result += deployment_documents(one, namespace)
+        result += deployment_documents(one, place)
     if fleet.gateway.enabled:
         result += _gateway(fleet, datacenter, namespace)
     return result
 
 
-def deployment_documents(deployment: PlannedDeployment, namespace: str) -> list[Document]:
-    """The graph, who may talk to it, and its second cache tier. Raises FleetRefused."""
+def deployment_documents(deployment: PlannedDeployment, place: Place) -> list[Document]:
+    """Who may talk to the graph, its second cache tier, and last the graph: no engine is there
+    before its policies are. Raises FleetRefused."""
+    _require_for_clusters(deployment)
     return [
-        graph(deployment, namespace),
-        *_policies(deployment, namespace),
-        *_host_tier(deployment, namespace),
+        *_policies(deployment, place),
+        *_host_tier(deployment, place.namespace),
+        graph(deployment, place.namespace),
     ]
 
 
 def graph(deployment: PlannedDeployment, namespace: str) -> Document:
-    """The DynamoGraphDeployment. Raises FleetRefused for an engine that is not for clusters."""
+    """The DynamoGraphDeployment. Raises FleetRefused for GPUs whose nodes are not known."""
     spec = deployment.spec
-    if spec.engine == "llama.cpp":
-        raise FleetRefused(f"{deployment.id}: the local engine runs on one machine only.")
     components = [_frontend(deployment)]
     components += [_pool(deployment, role, pool) for role, pool in spec.topology.pools.items()]
     return {
         "apiVersion": API,
-        "kind": "DynamoGraphDeployment",
+        "kind": GRAPH,
         "metadata": _metadata(deployment.id, namespace, {LABEL: deployment.id}),
         "spec": {"backendFramework": "vllm", "components": components},
     }
+
+
+def _require_for_clusters(deployment: PlannedDeployment) -> None:
+    """Raises FleetRefused."""
+    for reason in _only_here(deployment.spec):
+        raise FleetRefused(f"{deployment.id}: {reason}")
+
+
+def _only_here(spec: Spec) -> Iterator[str]:
+    """Why a spec is for this machine only."""
+    if spec.engine == "llama.cpp":
+        yield "the local engine runs on one machine only."
+    elif spec.engine != "vllm":
+        yield f"the engine {spec.engine!r} plays one; the operator's graphs are of vLLM."
+    source = spec.model.source
+    if source == "bytes" or source.startswith("."):
+        yield (
+            f"model.source {source!r} is a folder of this machine; in a cluster it is a repository,"
+            " or a path in the image."
+        )
 
 
 def frontend_url(name: str, namespace: str) -> str:
@@ -91,7 +141,7 @@ def gateway_list(
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(gateway_name(fleet), namespace, GATEWAY),
+        "metadata": _metadata(gateway_name(fleet), namespace, gateway_labels(fleet)),
         "data": {"deployments.json": ready_document(ready, down).decode()},
     }
 
@@ -105,7 +155,12 @@ def gateway_name(fleet: str) -> str:
 
 
 def _frontend(deployment: PlannedDeployment) -> Document:
-    arguments = frontend_arguments(deployment.spec, host="0.0.0.0", port=FRONTEND_PORT)  # noqa: S104  # a pod's
+    arguments = frontend_arguments(
+        deployment.spec,
+        host="0.0.0.0",  # noqa: S104  # a pod's
+        port=FRONTEND_PORT,
+        frontends=FRONTENDS,
+    )
     container = {
         "name": "main",
         "image": deployment.spec.image,
@@ -115,7 +170,12 @@ def _frontend(deployment: PlannedDeployment) -> Document:
         "resources": {"requests": {"cpu": "4", "memory": "8Gi"}},
     }
     template = _template(deployment, "frontend", container)
-    return {"name": "frontend", "type": "frontend", "replicas": 2, "podTemplate": template}
+    return {
+        "name": "frontend",
+        "type": "frontend",
+        "replicas": FRONTENDS,
+        "podTemplate": template,
+    }
 
 
 def _pool(deployment: PlannedDeployment, role: str, pool: PoolSpec) -> Document:
@@ -139,7 +199,7 @@ def _pool(deployment: PlannedDeployment, role: str, pool: PoolSpec) -> Document:
             "limits": {"nvidia.com/gpu": gpus},
             "requests": {"nvidia.com/gpu": gpus},
         }
-        template["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": gpu.product}
+        template["spec"]["affinity"] = {"nodeAffinity": _nodes_with(gpu)}
     if spec.kv.host_tier is not None:
         _mount_mooncake(deployment, template, container)
     component: Document = {
@@ -153,6 +213,15 @@ def _pool(deployment: PlannedDeployment, role: str, pool: PoolSpec) -> Document:
     if nodes > 1:
         component["multinode"] = {"nodeCount": nodes}  # the operator adds ranks and addresses
     return component
+
+
+def _nodes_with(gpu: Gpu) -> Document:
+    """Raises FleetRefused."""
+    if not gpu.products:
+        raise FleetRefused(f"It is not known what label nodes with a {gpu.name} have.")
+    label = {"key": GPU_PRODUCT, "operator": "In", "values": list(gpu.products)}
+    terms = [{"matchExpressions": [label]}]
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
 
 
 def _template(deployment: PlannedDeployment, role: str, container: Document) -> Document:
@@ -183,7 +252,7 @@ def _host_tier(deployment: PlannedDeployment, namespace: str) -> list[Document]:
     }
     if tier.master:
         return [config]
-    labels = {LABEL: deployment.id, COMPONENT: "mooncake-master"}
+    labels = {LABEL: deployment.id, COMPONENT: MOONCAKE}
     container = {
         "name": "master",
         "image": deployment.spec.image,
@@ -207,21 +276,28 @@ def _mount_mooncake(deployment: PlannedDeployment, template: Document, container
 # -- who may talk to whom
 
 
-def _policies(deployment: PlannedDeployment, namespace: str) -> list[Document]:
-    """Engines hear their own graph only, frontends also gateways and the controller: engines
-    check no key."""
+def _policies(deployment: PlannedDeployment, place: Place) -> list[Document]:
+    """Engines hear their own graph only, frontends also the fleet's gateways and controller:
+    engines check no key. Who monitors reaches the ports that have metrics; a frontend has its
+    metrics where it has everything."""
     mine = {"matchLabels": {LABEL: deployment.id}}
     frontends = {"matchLabels": {LABEL: deployment.id, COMPONENT: "frontend"}}
-    callers = [{"podSelector": {"matchLabels": one}} for one in (GATEWAY, CONTROLLER)]
+    labels = (gateway_labels(place.fleet), controller_labels(place.fleet))
+    callers: list[Document] = [{"podSelector": {"matchLabels": one}} for one in labels]
+    inside: list[Document] = [{"from": [{"podSelector": mine}]}]
+    if place.monitoring:
+        monitors = {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: place.monitoring}}}
+        inside.append({"from": [monitors], "ports": [_tcp(SYSTEM_PORT)]})
+        callers.append(monitors)
+    outside = [{"from": callers, "ports": [_tcp(FRONTEND_PORT)]}]
     return [
-        _policy(f"{deployment.id}-engines", namespace, mine, [{"from": [{"podSelector": mine}]}]),
-        _policy(
-            f"{deployment.id}-frontend",
-            namespace,
-            frontends,
-            [{"from": callers, "ports": [{"protocol": "TCP", "port": FRONTEND_PORT}]}],
-        ),
+        _policy(f"{deployment.id}-engines", place.namespace, mine, inside),
+        _policy(f"{deployment.id}-frontend", place.namespace, frontends, outside),
     ]
+
+
+def _tcp(port: int) -> Document:
+    return {"protocol": "TCP", "port": port}
 
 
 def _policy(name: str, namespace: str, selector: Document, ingress: list[Document]) -> Document:
@@ -237,8 +313,9 @@ def _policy(name: str, namespace: str, selector: Document, ingress: list[Documen
 
 
 def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
-    name = gateway_name(fleet.name)
+    name, labels = gateway_name(fleet.name), gateway_labels(fleet.name)
     entry = fleet.gateway
+    _require_shared_state(entry)
     ready = [ReadyDeployment.of(one, frontend_url(one.id, namespace)) for one in fleet.deployments]
     config = gateway_list(
         fleet.name, namespace, reachable_from(datacenter, ready, fleet.datacenters)
@@ -253,7 +330,9 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
             "--port", str(GATEWAY_PORT),
             "--control-port", str(CONTROL_PORT),
             "--state-dir", "/var/lib/prime",
+            "--replicas", str(entry.max_replicas),
         ],
+        "env": _shared_state(entry),
         "ports": [
             {"containerPort": GATEWAY_PORT, "name": "api"},
             {"containerPort": CONTROL_PORT, "name": "control"},
@@ -278,18 +357,18 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}
     return [
         config,
-        _deployment(name, namespace, GATEWAY, entry.replicas, pod),
-        _service(name, namespace, GATEWAY, {"api": GATEWAY_PORT}),
+        _deployment(name, namespace, labels, entry.replicas, pod),
+        _service(name, namespace, labels, {"api": GATEWAY_PORT}),
         {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
-            "metadata": _metadata(name, namespace, GATEWAY),
-            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": GATEWAY}},
+            "metadata": _metadata(name, namespace, labels),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
         },
         {
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
-            "metadata": _metadata(name, namespace, GATEWAY),
+            "metadata": _metadata(name, namespace, labels),
             "spec": {
                 "scaleTargetRef": target,
                 "minReplicas": entry.replicas,
@@ -297,6 +376,26 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
                 "metrics": [{"type": "Resource", "resource": cpu}],
             },
         },
+    ]
+
+
+def _require_shared_state(entry: GatewayEntry) -> None:
+    """Raises FleetRefused."""
+    if entry.max_replicas > 1 and not entry.secret:
+        raise FleetRefused(
+            f"gateway.max_replicas {entry.max_replicas}: gateways that share no state each give"
+            " out keys of their own and all slots. Name a Secret with"
+            f" {' and '.join(SHARED_STATE)} in gateway.secret, or have one replica."
+        )
+
+
+def _shared_state(entry: GatewayEntry) -> list[Document]:
+    """A pod whose Secret lacks one of them does not start."""
+    if not entry.secret:
+        return []
+    return [
+        {"name": key, "valueFrom": {"secretKeyRef": {"name": entry.secret, "key": key}}}
+        for key in SHARED_STATE
     ]
 
 

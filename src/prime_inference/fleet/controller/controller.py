@@ -2,14 +2,21 @@
 
 A datacenter that does not answer keeps what was last known of it: its deployments stay
 listed (the gateways' breakers see for themselves), and nothing is started or drained there.
+What cannot be done with one deployment or datacenter holds up no other, and is tried again at
+the next step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeGuard
+
+from msgspec.structs import replace
 
 from prime_inference.fleet.controller.datacenter import Datacenter, DatacenterUnreachable
 from prime_inference.fleet.controller.reconcile import (
@@ -20,6 +27,7 @@ from prime_inference.fleet.controller.reconcile import (
     reconcile,
 )
 from prime_inference.fleet.controller.scaling import Scaling
+from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.ready import ReadyDeployment
 
@@ -70,7 +78,8 @@ class Controller:
         self._before = list(before)  # of datacenters that have not answered yet
         self._listed: tuple[list[ReadyDeployment], list[str]] | None = None
         self._states: dict[str, str] = {}  # of instances, as they were last
-        self._plans: dict[str, PlannedDeployment] = {}  # by content: old instances too
+        self._told = {one.id: one for one in before}  # as whoever started them knew them
+        self._complaints: dict[str, str] = {}  # what could not be done last, and why
 
     def want(self, fleet: Sequence[PlannedDeployment]) -> None:
         """Replace what is wanted. Digests are taken here, once for each change."""
@@ -78,9 +87,7 @@ class Controller:
         self._wanted = {}
         extra = self._scaling.extra if self._scaling is not None else []
         for planned in [*fleet, *extra]:
-            content = digest(planned)
-            self._wanted[planned.id] = (planned, content)
-            self._plans[content] = planned
+            self._wanted[planned.id] = (planned, digest(planned))
 
     @property
     def found(self) -> list[Found]:
@@ -97,19 +104,19 @@ class Controller:
         await asyncio.gather(*(self._look(one) for one in self._datacenters.values()))
         self._note_troubles()
         await self._scale()
-        kept = {one.content for one in self.found} | {one[1] for one in self._wanted.values()}
-        self._plans = {name: plan for name, plan in self._plans.items() if name in kept}
         decision = reconcile(self._wanted.values(), self.found, surge=self._surge)
         drains = decision.drains
+        new = [one for one in drains if one.state != "draining"]
         try:
-            if await self._tell(decision.listed) and drains:
+            if await self._tell(decision.listed) and new:
                 await asyncio.sleep(self._notice_seconds)
-        except DatacenterUnreachable as error:
+        except (DatacenterUnreachable, OSError) as error:
             log.warning("gateways cannot be told now: %s", error)
-            drains = []  # somebody still sends requests there
+            drains = [one for one in drains if one.state == "draining"]  # others still get requests
         await asyncio.gather(
             *(self._drain(one) for one in drains),
             *(self._start(one) for one in decision.starts),
+            *(self._make(one) for one in self._lacking(decision.kept)),
         )
         return decision
 
@@ -120,19 +127,21 @@ class Controller:
         if self._scaling.adopt(self._fleet, self.found):
             self.want(self._fleet)
         ready = [one for one in self.found if one.state == "ready"]
-        counts = await asyncio.gather(*(self._in_flight(one) for one in ready))
-        busy = {one.name: count or 0 for one, count in zip(ready, counts, strict=True)}
+        counts = await asyncio.gather(
+            *(self._in_flight(one) for one in ready), return_exceptions=True
+        )
+        busy = {one.name: n for one, n in zip(ready, counts, strict=True) if _is_count(n)}
         if self._scaling.decide(self._now(), self._fleet, self.found, busy):
             self.want(self._fleet)
 
     async def _look(self, datacenter: Datacenter) -> None:
         try:
             self._known[datacenter.id] = await datacenter.instances()
-        except DatacenterUnreachable as error:
-            if datacenter.id not in self._silent:
-                log.warning("%s does not answer: %s", datacenter.id, error)
+        except Exception as error:  # whatever is wrong there, the others go on
+            self._complain(f"{datacenter.id} does not answer", error)
             self._silent.add(datacenter.id)
         else:
+            self._complaints.pop(f"{datacenter.id} does not answer", None)
             self._silent.discard(datacenter.id)
             self._before = [one for one in self._before if one.datacenter != datacenter.id]
 
@@ -158,31 +167,65 @@ class Controller:
         return True
 
     def _ready(self, found: Found) -> ReadyDeployment | None:
-        planned = self._plans.get(found.content)
-        if planned is None:
-            planned = self._wanted.get(found.deployment, (None, ""))[0]
-        if planned is None:
+        """As what it was started, which may be other than what is wanted now."""
+        if found.planned is not None:
+            return ReadyDeployment.of(found.planned, found.base_url, found.name)
+        if found.name not in self._told:
+            self._complain(f"{found.name} cannot be listed", "it is not known what it serves")
             return None
-        return ReadyDeployment.of(planned, found.base_url, found.name)
+        return replace(self._told[found.name], base_url=found.base_url)
 
     async def _drain(self, found: Found) -> None:
-        datacenter = self._datacenters.get(found.datacenter)
-        if datacenter is None or found.datacenter in self._silent:
+        datacenter = self._answering(found.datacenter)
+        if datacenter is None:
             return
         if found.state != "draining":
             log.info("%s is drained", found.name)
-        try:
-            await datacenter.drain(found)
-        except DatacenterUnreachable as error:
-            log.warning("%s cannot be drained now: %s", found.name, error)
+        await self._attempt(f"{found.name} cannot be drained now", datacenter.drain(found))
 
     async def _start(self, start: Start) -> None:
-        name = start.planned.datacenter
-        datacenter = self._datacenters.get(name)
-        if datacenter is None or name in self._silent:
-            return
-        log.info("%s starts in %s", start.name, name)
+        if self._answering(start.planned.datacenter) is not None:
+            log.info("%s starts in %s", start.name, start.planned.datacenter)
+            await self._make(start)
+
+    async def _make(self, start: Start) -> None:
+        datacenter = self._answering(start.planned.datacenter)
+        if datacenter is not None:
+            await self._attempt(f"{start.name} cannot be started now", datacenter.start(start))
+
+    def _lacking(self, kept: Sequence[Start]) -> list[Start]:
+        by_datacenter: defaultdict[str, list[Start]] = defaultdict(list)
+        for start in kept:
+            by_datacenter[start.planned.datacenter].append(start)
+        return [
+            start
+            for name, starts in by_datacenter.items()
+            if (datacenter := self._answering(name)) is not None
+            for start in datacenter.lacking(starts)
+        ]
+
+    def _answering(self, name: str) -> Datacenter | None:
+        return None if name in self._silent else self._datacenters.get(name)
+
+    async def _attempt(self, complaint: str, doing: Awaitable[None]) -> None:
         try:
-            await datacenter.start(start)
-        except DatacenterUnreachable as error:
-            log.warning("%s cannot be started now: %s", start.name, error)
+            await doing
+        except Exception as error:  # whatever is wrong with it, the others go on
+            self._complain(complaint, error)
+        else:
+            self._complaints.pop(complaint, None)
+
+    def _complain(self, what: str, why: object) -> None:
+        """Once, until it is another reason; with the place where that is a defect."""
+        if self._complaints.get(what) == str(why):
+            return
+        self._complaints[what] = str(why)
+        foreseen = not isinstance(why, Exception) or isinstance(
+            why, DatacenterUnreachable | FleetError
+        )
+        log.warning("%s: %s", what, why, exc_info=None if foreseen else why)  # type: ignore[arg-type]
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """What a frontend said of its load; NaN and the like say nothing."""
+    return isinstance(value, int | float) and 0 <= value < math.inf

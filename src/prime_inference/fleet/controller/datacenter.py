@@ -19,11 +19,17 @@ class Datacenter(Protocol):
         ...
 
     async def start(self, start: Start) -> None:
-        """Begin to start an instance; the same again changes nothing."""
+        """Begin to start an instance, or put right what is missing of it."""
+        ...
+
+    def lacking(self, kept: Sequence[Start]) -> Sequence[Start]:
+        """Those instances, of some that are there, of which something is missing or other than
+        it shall be: they are to be started again. Looked at in memory at every step."""
         ...
 
     async def drain(self, found: Found) -> None:
-        """Begin to end an instance that no gateway is told of any more."""
+        """Begin to end an instance that no gateway is told of any more, or go on with it. It is
+        called at every step until nothing of the instance is left."""
         ...
 
 

@@ -18,6 +18,7 @@ import httpx
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import ClusterEntry
+from prime_inference.fleet.kubernetes import MANAGED
 
 Object = dict[str, Any]
 
@@ -32,7 +33,12 @@ PLURALS: Mapping[str, str] = {
     "ConfigMap": "configmaps",
     "Service": "services",
     "Deployment": "deployments",
+    "Pod": "pods",
 }
+
+
+class Absent(DatacenterUnreachable):
+    """No such object, or nowhere to put one: no such namespace, or kind of object."""
 
 
 class Conflict(Exception):
@@ -54,7 +60,11 @@ class TokenFile(httpx.Auth):
         self._file = file
 
     def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
-        request.headers["authorization"] = f"Bearer {self._file.read_text().strip()}"
+        try:
+            token = self._file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise DatacenterUnreachable(f"token file: {error}") from error
+        request.headers["authorization"] = f"Bearer {token}"
         yield request
 
 
@@ -99,30 +109,30 @@ class KubernetesClient:
     async def get(self, api: str, kind: str, name: str) -> Object | None:
         try:
             return await self._call("GET", self._path(api, kind, name))
-        except KeyError:
+        except Absent:
             return None
 
-    async def apply(self, wanted: Object) -> None:
-        """Create the object or replace its content. Raises Conflict, Invalid.
+    async def apply(self, wanted: Object, *, once: bool = False) -> None:
+        """Create the object, or lay what is wanted of it over what it is, unless `once`.
 
-        A replacement names the version that it replaces, so that nobody's change is lost.
+        Fields, labels, annotations and finalizers of others stay. The write names the version
+        that it was made from, so that nobody's change is lost. Raises Conflict, Invalid.
         """
         api, kind, name = wanted["apiVersion"], wanted["kind"], wanted["metadata"]["name"]
         found = await self.get(api, kind, name)
         if found is None:
             await self._call("POST", self._path(api, kind), body=wanted)
             return
-        if all(found.get(key) == value for key, value in wanted.items() if key != "metadata"):
-            return
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        body = wanted | {"metadata": {**wanted["metadata"], **version}}
-        await self._call("PUT", self._path(api, kind, name), body=body)
+        _require_ours(found, wanted)
+        body = found if once else laid_over(found, wanted)
+        if body != found:
+            await self._call("PUT", self._path(api, kind, name), body=body)
 
-    async def put(self, wanted: Object) -> None:
+    async def put(self, wanted: Object, *, once: bool = False) -> None:
         """Apply the object, on top of whatever others write meanwhile. Raises Invalid."""
         for _ in range(ATTEMPTS):
             try:
-                return await self.apply(wanted)
+                return await self.apply(wanted, once=once)
             except Conflict:
                 continue  # read it anew
         raise DatacenterUnreachable(f"{wanted['metadata']['name']} keeps changing")
@@ -132,7 +142,7 @@ class KubernetesClient:
         body = {"propagationPolicy": "Foreground"}
         try:
             await self._call("DELETE", self._path(api, kind, name), body=body)
-        except KeyError:
+        except Absent:
             return
 
     async def watch(
@@ -160,7 +170,7 @@ class KubernetesClient:
                     if event["type"] == "ERROR":
                         raise Gone
                     yield event["type"], event["object"]
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ValueError) as error:
             raise DatacenterUnreachable(f"watch: {type(error).__name__}") from error
 
     def _path(self, api: str, kind: str, name: str = "") -> str:
@@ -171,19 +181,53 @@ class KubernetesClient:
     async def _call(
         self, method: str, path: str, *, body: Object | None = None, params: Any = None
     ) -> Object:
-        """Raises KeyError for what is not there, Conflict, Invalid, DatacenterUnreachable."""
+        """Raises Absent, Conflict, Invalid, DatacenterUnreachable."""
         try:
             answer = await self._http.request(method, path, json=body, params=params)
         except httpx.HTTPError as error:
             raise DatacenterUnreachable(f"{method} {path}: {type(error).__name__}") from error
         match answer.status_code:
             case httpx.codes.NOT_FOUND:
-                raise KeyError(path)
+                raise Absent(f"{method} {path} answered 404")
             case httpx.codes.CONFLICT:
                 raise Conflict(path)
             case httpx.codes.BAD_REQUEST | httpx.codes.UNPROCESSABLE_ENTITY:
-                raise Invalid(answer.json().get("message", answer.text))
+                raise Invalid(_message(answer))
         if answer.is_error:
             raise DatacenterUnreachable(f"{method} {path} answered {answer.status_code}")
-        found: Object = answer.json()
+        try:
+            found: Object = answer.json()
+        except ValueError as error:
+            raise DatacenterUnreachable(f"{method} {path} answered no JSON") from error
         return found
+
+
+def laid_over(found: Object, wanted: Object) -> Object:
+    """`found` with every field as `wanted` has it, and those that it does not name as they were.
+
+    A list of as many entries is taken entry by entry, as an API server adds defaults to them;
+    any other is replaced.
+    """
+    return {**found, **{key: _over(found.get(key), value) for key, value in wanted.items()}}
+
+
+def _over(found: Any, wanted: Any) -> Any:
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return laid_over(found, wanted)
+    if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        return [_over(old, new) for old, new in zip(found, wanted, strict=True)]
+    return wanted
+
+
+def _require_ours(found: Object, wanted: Object) -> None:
+    """Raises Invalid: another controller keeps an object of the same name."""
+    theirs, ours = (one["metadata"].get("labels", {}).get(MANAGED) for one in (found, wanted))
+    if ours is not None and theirs not in (ours, None):
+        raise Invalid(f"{wanted['metadata']['name']} belongs to {theirs!r}")
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text

@@ -1,147 +1,227 @@
-"""A datacenter in Kubernetes: instances are DynamoGraphDeployments, Dynamo's operator runs them.
+"""A datacenter in a cluster: graphs that Dynamo's operator makes real.
 
-What is there is known from one list and a watch that goes on from it; a watch that the
-server ends is begun again, one that is too old begins with a new list.
+What is there is known by one list and a watch of each kind of object, so that looking costs
+nothing. An instance is a graph and what belongs to it: policies come before the graph and go
+after its pods. What is left of one whose graph is gone is an instance that starts: either it is
+wanted, then the rest of it is made, or it is drained, again and again until nothing is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import msgspec
 
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
 from prime_inference.fleet.controller.kubernetes_client import (
-    Gone,
     Invalid,
     KubernetesClient,
     Object,
+    laid_over,
 )
+from prime_inference.fleet.controller.kubernetes_watch import Followed
 from prime_inference.fleet.controller.reconcile import Found, InstanceState, Start
+from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.fleet import PlannedDeployment
-from prime_inference.fleet.kubernetes import API, LABEL, deployment_documents, frontend_url
+from prime_inference.fleet.kubernetes import (
+    API,
+    COMPONENT,
+    GRAPH,
+    LABEL,
+    MANAGED,
+    MOONCAKE,
+    Document,
+    Place,
+    deployment_documents,
+    frontend_url,
+)
 from prime_inference.reliability.background import Background
 
-log = logging.getLogger(__name__)
-
-GRAPH = "DynamoGraphDeployment"
-MANAGED = "inference.prime/managed-by"
 DEPLOYMENT = "inference.prime/deployment-id"
 CONTENT = "inference.prime/content"
 MODEL = "inference.prime/model"  # an annotation: a model's id has a slash, which no label may
-AGAIN_SECONDS = 1.0
-WATCH_AGAIN_SECONDS = 0.1  # a server that ends every watch at once is asked ten times a second
+PLANNED = "inference.prime/planned"  # an annotation: what the instance was started as, JSON
+POLICY = "NetworkPolicy"
+KINDS = {
+    GRAPH: API,
+    POLICY: "networking.k8s.io/v1",
+    "ConfigMap": "v1",
+    "Deployment": "apps/v1",
+    "Service": "v1",
+}
+WRITTEN_ONCE = (GRAPH, "Deployment")
+"""A change would start their pods anew in place, and others may scale them: they are made when
+they are not there, and otherwise left alone."""
 
 
 class KubernetesDatacenter:
     """Implements `controller.datacenter.Datacenter`. Open it, close it."""
 
-    def __init__(self, name: str, client: KubernetesClient, *, controller: str = "prime") -> None:
+    def __init__(
+        self, name: str, client: KubernetesClient, *, fleet: str = "prime", monitoring: str = ""
+    ) -> None:
         self.id = name
         self._client = client
-        self._controller = controller
-        self._graphs: dict[str, Object] = {}
+        self._fleet = fleet
+        self._place = Place(fleet, client.namespace, monitoring)
+        selector = f"{MANAGED}={fleet}"
+        self._followed = {
+            kind: Followed(client, api, kind, selector) for kind, api in KINDS.items()
+        }
         self._served: set[str] = set()  # graphs that have been ready
-        self._following: asyncio.Task[None] | None = None
-        self._known = False
+        self._documents: dict[str, list[Document]] = {}  # of each instance, rendered once
+        self._following: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Begin to follow what is there."""
         background = Background(asyncio.get_running_loop().time)
-        self._following = background.start(f"watch of {self.id}", self._follow)
+        self._following = [
+            background.start(f"watch of {kind} in {self.id}", one.follow)
+            for kind, one in self._followed.items()
+        ]
 
     async def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait({self._following})
+        for task in self._following:
+            task.cancel()
+        if self._following:
+            await asyncio.wait(self._following)
         await self._client.close()
 
     async def instances(self) -> Sequence[Found]:
-        if not self._known:
-            raise DatacenterUnreachable("nothing has been listed yet")
-        self._served &= self._graphs.keys()
-        return [self._found(graph) for graph in self._graphs.values()]
+        unknown = [kind for kind, one in self._followed.items() if not one.known]
+        if unknown:
+            raise DatacenterUnreachable(f"{', '.join(unknown)} cannot be listed")
+        graphs = self._followed[GRAPH].objects
+        self._served &= graphs.keys()
+        left = self._left(graphs.keys())
+        there = graphs.keys() | left.keys()
+        self._documents = {name: one for name, one in self._documents.items() if name in there}
+        return [*map(self._found, graphs.values()), *left.values()]
 
     async def start(self, start: Start) -> None:
-        planned = PlannedDeployment(start.name, self.id, start.planned.spec)
-        for document in deployment_documents(planned, self._client.namespace):
-            metadata = document["metadata"]
-            metadata["labels"] = metadata.get("labels", {}) | {
-                MANAGED: self._controller,
+        """Everything else before the graph: no engine is there before its policies are."""
+        *before, graph = self._rendered(start)
+        failed: DatacenterUnreachable | None = None
+        for document in before:
+            try:
+                await self._put(document)
+            except DatacenterUnreachable as error:  # the others are put right all the same
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        await self._put(graph)
+
+    def lacking(self, kept: Sequence[Start]) -> Sequence[Start]:
+        return [one for one in kept if not self._is_whole(one)]
+
+    async def drain(self, found: Found) -> None:
+        """The operator lets workers finish; the policies go when no pod is left."""
+        name = found.name
+        graph = await self._client.get(API, GRAPH, name)
+        if graph is not None:
+            if not graph["metadata"].get("deletionTimestamp"):
+                await self._client.delete(API, GRAPH, name)
+            return
+        pods, _ = await self._client.list("v1", "Pod", f"{LABEL}={name}")
+        if all(_labels(pod).get(COMPONENT) == MOONCAKE for pod in pods):
+            await self._delete(name, *(KINDS.keys() - {POLICY}))
+        if not pods:
+            await self._delete(name, POLICY)
+
+    async def _delete(self, name: str, *kinds: str) -> None:
+        for kind in kinds:
+            for one in list(self._followed[kind].objects.values()):
+                if _labels(one).get(LABEL) == name:
+                    await self._client.delete(KINDS[kind], kind, one["metadata"]["name"])
+
+    def _rendered(self, start: Start) -> list[Document]:
+        """Raises FleetRefused."""
+        if start.name not in self._documents:
+            planned = PlannedDeployment(start.name, self.id, start.planned.spec)
+            documents = deployment_documents(planned, self._place)
+            labels = {
+                MANAGED: self._fleet,
                 DEPLOYMENT: start.planned.id,
                 CONTENT: start.content,
             }
-            metadata["annotations"] = {MODEL: planned.spec.model.id}
-            await self._apply(document)
+            annotations = {
+                MODEL: planned.spec.model.id,
+                PLANNED: msgspec.json.encode(start.planned).decode(),
+            }
+            for document in documents:
+                metadata = document["metadata"]
+                metadata["labels"] = metadata["labels"] | labels
+                metadata["annotations"] = annotations
+            self._documents[start.name] = documents
+        return self._documents[start.name]
 
-    async def drain(self, found: Found) -> None:
-        """The operator lets workers finish; the policies and the rest follow the graph."""
-        selector = f"{LABEL}={found.name}"
-        await self._client.delete(API, GRAPH, found.name)
-        for api, kind in (
-            ("networking.k8s.io/v1", "NetworkPolicy"),
-            ("v1", "ConfigMap"),
-            ("apps/v1", "Deployment"),
-            ("v1", "Service"),
-        ):
-            objects, _ = await self._client.list(api, kind, selector)
-            for one in objects:
-                await self._client.delete(api, kind, one["metadata"]["name"])
-
-    async def _apply(self, document: Object) -> None:
+    def _is_whole(self, start: Start) -> bool:
         try:
-            await self._client.put(document)
+            return all(map(self._is_right, self._rendered(start)))
+        except FleetError:
+            return False  # `start` says why
+
+    def _is_right(self, document: Document) -> bool:
+        kind = document["kind"]
+        there = self._followed[kind].objects.get(document["metadata"]["name"])
+        if there is None or kind in WRITTEN_ONCE:
+            return there is not None
+        return laid_over(there, document) == there
+
+    async def _put(self, document: Document) -> None:
+        if self._is_right(document):
+            return
+        kind, name = document["kind"], document["metadata"]["name"]
+        try:
+            await self._client.put(document, once=kind in WRITTEN_ONCE)
         except Invalid as error:
-            log.error("%s is refused: %s", document["metadata"]["name"], error)
-            raise DatacenterUnreachable(f"refused: {error}") from error
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                graphs, version = await self._client.list(API, GRAPH, self._selector)
-                self._graphs = {one["metadata"]["name"]: one for one in graphs}
-                self._known = True
-                await self._watch(version)
-            except Gone:
-                continue
-            except DatacenterUnreachable as error:
-                log.warning("%s: %s", self.id, error)
-                self._known = False
-                await asyncio.sleep(AGAIN_SECONDS)
-
-    async def _watch(self, version: str) -> None:
-        while True:
-            async for kind, graph in self._client.watch(API, GRAPH, self._selector, version):
-                version = graph["metadata"]["resourceVersion"]
-                if kind == "DELETED":
-                    self._graphs.pop(graph["metadata"]["name"], None)
-                elif kind != "BOOKMARK":
-                    self._graphs[graph["metadata"]["name"]] = graph
-            await asyncio.sleep(WATCH_AGAIN_SECONDS)
-
-    @property
-    def _selector(self) -> str:
-        return f"{MANAGED}={self._controller}"
+            raise DatacenterUnreachable(f"{kind} {name} is refused: {error}") from error
 
     def _found(self, graph: Object) -> Found:
-        metadata = graph["metadata"]
-        name, labels = metadata["name"], metadata.get("labels", {})
-        planned_url = frontend_url(name, self._client.namespace)
+        name = graph["metadata"]["name"]
         state = state_of(graph)
         if state == "ready":
             self._served.add(name)
         elif state == "starting" and name in self._served:
             state = "failing"  # one pod that is started again is enough for that
+        return self._instance(graph, name, state, _why(graph))
+
+    def _left(self, graphs: Collection[str]) -> dict[str, Found]:
+        """Instances of which only other things than the graph are there."""
+        left: dict[str, Found] = {}
+        for followed in self._followed.values():
+            for one in followed.objects.values():
+                name = _labels(one).get(LABEL, "")
+                if name and name not in graphs:
+                    left[name] = self._instance(one, name, "starting")
+        return left
+
+    def _instance(self, one: Object, name: str, state: InstanceState, why: str = "") -> Found:
+        labels, annotations = _labels(one), one["metadata"].get("annotations", {})
         return Found(
             name=name,
             deployment=labels.get(DEPLOYMENT, ""),
             content=labels.get(CONTENT, ""),
             datacenter=self.id,
-            model=metadata.get("annotations", {}).get(MODEL, ""),
+            model=annotations.get(MODEL, ""),
             state=state,
-            base_url=planned_url,
-            why=_why(graph),
+            base_url=frontend_url(name, self._client.namespace),
+            why=why,
+            planned=_planned(annotations.get(PLANNED, "")),
         )
+
+
+def _labels(one: Object) -> dict[str, str]:
+    found: dict[str, str] = one["metadata"].get("labels", {})
+    return found
+
+
+def _planned(text: str) -> PlannedDeployment | None:
+    try:
+        return msgspec.json.decode(text, type=PlannedDeployment)
+    except msgspec.DecodeError:  # of another version, or somebody wrote it
+        return None
 
 
 def _why(graph: Object) -> str:

@@ -88,9 +88,6 @@ class LocalDatacenter:
         assert self._supervisor is not None, "not open"
         planned = {one.id: one for one in self._supervisor.deployments}
         status = await self._supervisor.status()
-        for one in status["deployments"]:
-            if not one["wanted"]:  # by whomever: the controller of before, or a person
-                self._start_drain(one["id"])
         return [self._found(planned[one["id"]], one) for one in status["deployments"]]
 
     def _found(self, planned: PlannedDeployment, status: dict[str, Any]) -> Found:
@@ -104,6 +101,7 @@ class LocalDatacenter:
             base_url=status["base_url"],
             why=_why(status),
             down=status["down"],
+            planned=planned,
         )
 
     def _content(self, planned: PlannedDeployment) -> str:
@@ -121,10 +119,12 @@ class LocalDatacenter:
         assert self._supervisor is not None, "not open"
         self._supervisor.add(PlannedDeployment(start.name, self.id, start.planned.spec))
 
-    async def drain(self, found: Found) -> None:
-        self._start_drain(found.name)
+    def lacking(self, kept: Sequence[Start]) -> Sequence[Start]:
+        """None: the supervisor keeps their processes."""
+        return ()
 
-    def _start_drain(self, name: str) -> None:
+    async def drain(self, found: Found) -> None:
+        name = found.name
         if name not in self._drains:
             self._drains[name] = self._background.start(f"drain {name}", lambda: self._drain(name))
 

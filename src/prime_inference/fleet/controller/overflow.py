@@ -29,14 +29,19 @@ class OverflowSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """One model now. `extra` are overflow deployments that run, the newest last."""
+    """One model now. `extra` are overflow deployments that run, the newest last.
 
-    in_flight: int
+    Deployments that do not say how busy they are may have none of `unknown` slots in use or all:
+    they make a model neither full nor idle.
+    """
+
+    in_flight: int  # of deployments that say it
     slots: int  # of deployments that serve
     starting: bool  # one is on its way: its slots are not counted yet
     extra: tuple[str, ...] = ()
     slots_each: int = 1  # of one more deployment
     gpus_each: int = 1
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class Overflow:
     def _observe(self, now: float, since: _Since, load: ModelLoad) -> None:
         full = load.in_flight >= self.settings.full * load.slots
         left = load.slots - load.slots_each
-        idle = left > 0 and load.in_flight <= self.settings.idle * left
+        idle = left > 0 and load.in_flight + load.unknown <= self.settings.idle * left
         since.full = (since.full if since.full is not None else now) if full else None
         since.idle = (since.idle if since.idle is not None else now) if idle else None
 

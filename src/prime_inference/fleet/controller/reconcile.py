@@ -26,7 +26,7 @@ class Found:
     """An instance as a datacenter reports it.
 
     `why` it is not ready, where that is known; `down`: it was ready, and its datacenter is sure
-    that requests wait there in vain.
+    that requests wait there in vain; `planned`: what it was started as, where that can be read.
     """
 
     name: str
@@ -38,11 +38,12 @@ class Found:
     base_url: str = ""
     why: str = ""
     down: bool = False
+    planned: PlannedDeployment | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this instance."""
+    """Start this instance, or put right what belongs to it."""
 
     name: str
     content: str
@@ -51,11 +52,16 @@ class Start:
 
 @dataclass(slots=True)
 class Decision:
-    """`listed` first: gateways must have let go of what is drained."""
+    """`listed` first: gateways must have let go of what is drained.
+
+    What is draining is among `drains` until it is gone, whoever began to drain it. `kept` are
+    there and stay: what belongs to them may be missing.
+    """
 
     listed: list[Found] = field(default_factory=list)
     drains: list[Found] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
+    kept: list[Start] = field(default_factory=list)
 
 
 def digest(planned: PlannedDeployment) -> str:
@@ -82,8 +88,8 @@ def reconcile(
 ) -> Decision:
     """`wanted` with the digest of each; `surge`: replacements that a datacenter has room for
     beside what they replace."""
-    decision = Decision()
     found = list(found)
+    decision = Decision(drains=[one for one in found if one.state == "draining"])
     by_deployment: defaultdict[str, list[Found]] = defaultdict(list)
     for one in found:
         by_deployment[one.deployment].append(one)
@@ -122,6 +128,8 @@ def _one(
 ) -> None:
     current = next((one for one in mine if one.content == content), None)
     old = [one for one in mine if one is not current and one.state != "draining"]
+    if current is not None and current.state != "draining":
+        decision.kept.append(Start(current.name, content, planned))
     if current is not None and current.state == "ready":
         decision.listed.append(current)
         decision.drains += old
@@ -132,19 +140,42 @@ def _one(
     surplus = [one for one in old if one is not keep]
     serving[planned.spec.model.id] -= sum(one.state == "ready" for one in surplus)
     decision.drains += surplus
-    if keep is None:
-        if not mine:
-            decision.starts.append(Start(instance_name(planned, content), content, planned))
-        return
-    if current is None and not surplus:
-        if room.get(planned.datacenter, 0) > 0:
-            room[planned.datacenter] -= 1
-            decision.starts.append(Start(instance_name(planned, content), content, planned))
-        elif keep.state != "ready":
+    missing = current is None and (keep is None or not surplus)
+    if (
+        missing
+        and not _starts(decision, planned, content, room, alone=not mine)
+        and keep is not None
+    ):
+        if keep.state != "ready":
             decision.drains.append(keep)
-        elif no_room_ever and serving[planned.spec.model.id] > 1:
+            return
+        if no_room_ever and serving[planned.spec.model.id] > 1:
             serving[planned.spec.model.id] -= 1
             decision.drains.append(keep)  # another deployment of the model serves meanwhile
             return
-    if keep.state == "ready":
-        decision.listed.append(keep)
+    if keep is not None:
+        _go_on(decision, keep)
+
+
+def _starts(
+    decision: Decision,
+    planned: PlannedDeployment,
+    content: str,
+    room: dict[str, int],
+    *,
+    alone: bool,
+) -> bool:
+    """Start it, if it is `alone` or there is room beside what is there; whether that was so."""
+    if not alone and room.get(planned.datacenter, 0) <= 0:
+        return False
+    if not alone:
+        room[planned.datacenter] -= 1
+    decision.starts.append(Start(instance_name(planned, content), content, planned))
+    return True
+
+
+def _go_on(decision: Decision, old: Found) -> None:
+    if old.planned is not None:
+        decision.kept.append(Start(old.name, old.content, old.planned))
+    if old.state == "ready":
+        decision.listed.append(old)

@@ -62,6 +62,11 @@ async def control(
             for entry in fleet.datacenters
             if entry.kubernetes is not None
         }
+        monitoring = {
+            entry.id: entry.kubernetes.monitoring
+            for entry in fleet.datacenters
+            if entry.kubernetes is not None
+        }
         folders = {
             entry.id: StateFolder(state_dir / "fleets" / f"{fleet.name}.{entry.id}")
             for entry in fleet.datacenters
@@ -70,7 +75,9 @@ async def control(
         datacenters: list[Datacenter] = []
         here: list[LocalDatacenter] = []
         for name, client in clusters.items():
-            remote = KubernetesDatacenter(name, client, controller=fleet.name)
+            remote = KubernetesDatacenter(
+                name, client, fleet=fleet.name, monitoring=monitoring[name]
+            )
             await remote.open()
             stack.push_async_callback(remote.close)
             datacenters.append(remote)

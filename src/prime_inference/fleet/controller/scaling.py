@@ -30,7 +30,8 @@ class Scaling:
         return list(self._extra.values())
 
     def adopt(self, fleet: Sequence[PlannedDeployment], found: Iterable[Found]) -> bool:
-        """Keep overflow deployments that another controller started; whether there are any."""
+        """Keep overflow deployments that another controller started, as far as the budget goes;
+        whether there are any."""
         templates = {one.spec.model.id: one for one in reversed(fleet)}
         mine = {one.id for one in fleet} | self._extra.keys() | self._over
         adopted = False
@@ -38,12 +39,15 @@ class Scaling:
             name, mark, number = one.deployment.rpartition(MARK)
             if not (name and mark and number.isdigit()) or one.deployment in mine:
                 continue
+            self._count = max(self._count, int(number))
             if one.model in templates and one.state != "draining":
                 spec = templates[one.model].spec
+                spent = sum(extra.spec.gpus for extra in self._extra.values())
+                if spent + spec.gpus > self._overflow.settings.gpu_budget:
+                    continue
                 self._extra[one.deployment] = PlannedDeployment(
                     one.deployment, one.datacenter, spec
                 )
-                self._count = max(self._count, int(number))
                 adopted = True
         return adopted
 
@@ -54,7 +58,8 @@ class Scaling:
         found: Iterable[Found],
         in_flight: Mapping[str, int],
     ) -> bool:
-        """Look at the load, by instance; whether what is wanted changed."""
+        """Look at the load, by instance (without those that do not say it); whether what is
+        wanted changed."""
         templates: dict[str, PlannedDeployment] = {}
         preferred: defaultdict[str, list[str]] = defaultdict(list)
         for one in fleet:
@@ -95,11 +100,18 @@ class Scaling:
         slots = {one.id: one.spec.limits.slots for one in [*fleet, *self._extra.values()]}
         served: defaultdict[str, int] = defaultdict(int)
         busy: defaultdict[str, int] = defaultdict(int)
+        unknown: defaultdict[str, int] = defaultdict(int)
         there: set[str] = set()
         for one in found:
             if one.state == "ready" and one.deployment in slots:
-                served[one.model] += slots[one.deployment]
-                busy[one.model] += in_flight.get(one.name, 0)
+                own = slots[one.deployment]
+                if one.planned is not None:  # it may have been started with other slots
+                    own = one.planned.spec.limits.slots
+                served[one.model] += own
+                if one.name in in_flight:
+                    busy[one.model] += in_flight[one.name]
+                else:
+                    unknown[one.model] += own
                 there.add(one.deployment)
         loads = {}
         for model, template in templates.items():
@@ -111,5 +123,6 @@ class Scaling:
                 extra=tuple(extra),
                 slots_each=template.spec.limits.slots,
                 gpus_each=template.spec.gpus,
+                unknown=unknown[model],
             )
         return loads
