@@ -17,7 +17,13 @@ from msgspec.structs import replace
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.controller import Controller
 from prime_inference.fleet.controller.local_datacenter import LocalDatacenter
-from prime_inference.fleet.errors import FleetFrozen, FleetNotRunning, FleetRefused, FleetRunning
+from prime_inference.fleet.errors import (
+    FleetFrozen,
+    FleetNotRunning,
+    FleetRefused,
+    FleetRunning,
+    SpecMalformed,
+)
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes, supervisor
 from prime_inference.fleet.launcher.control import Command, ask, listening
@@ -284,6 +290,15 @@ async def test_a_file_whose_model_is_not_there_leaves_what_serves(fleet, tmp_pat
             assert not is_ready(status)
         finally:
             await one.close(stop=True)
+
+
+async def test_a_deployment_that_cannot_be_started_is_none(fleet, tmp_path):
+    gone = find_spec("mocker", changes={"model": {"source": "./gone"}})
+    async with running(fleet, tmp_path / "state") as one:
+        for _ in range(2):  # it is asked for again, and may be there by then
+            with pytest.raises(SpecMalformed, match="there is no"):
+                one.add(PlannedDeployment("x", "a", gone))
+        assert [planned.id for planned in one.deployments] == ["tiny-b"]
 
 
 def children(pid):

@@ -170,9 +170,13 @@ class Supervisor:
 
     def add(self, planned: PlannedDeployment) -> None:
         """Start one more deployment; one of that name is left as it is. Raises SpecMalformed,
-        OSError."""
+        OSError, and the deployment is none then."""
         if planned.id not in self._deployments:
-            self._admit(planned.id, planned, "start").up()
+            try:
+                self._admit(planned.id, planned, "start").up()
+            except (FleetError, OSError):
+                del self._deployments[planned.id], self._state.deployments[planned.id]
+                raise
             self._watch(planned.id)
 
     async def remove(self, deployment: str) -> None:
