@@ -159,6 +159,8 @@ async def test_the_next_controller_drains_on_and_tries_a_failed_drain_again(tmp_
     await datacenter.open()
     controller = Controller([datacenter], publish, notice_seconds=0.0)
     controller.want([old])
+    await controller.step()
+    assert [one.state for one in await datacenter.instances()] == ["starting"]  # at once
     await stepped(controller, lambda found: [one.state for one in found] == ["ready"])
     (first,) = [one.name for one in controller.found]
     in_flight = folder.discovery(first) / "in-flight"

@@ -34,8 +34,6 @@ STATES: dict[str, InstanceState] = {
     "ready": "ready",
     "degraded": "ready",
     "failing": "failing",
-    "draining": "draining",
-    "stopped": "draining",
 }
 
 
@@ -97,7 +95,8 @@ class LocalDatacenter:
             content=self._content(planned),
             datacenter=self.id,
             model=planned.spec.model.id,
-            state=STATES.get(status["state"], "starting"),
+            # one that was just added has not been looked at yet, and is not stopped
+            state=STATES.get(status["state"], "starting") if status["wanted"] else "draining",
             base_url=status["base_url"],
             why=_why(status),
             down=status["down"],
