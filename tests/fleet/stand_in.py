@@ -1,8 +1,8 @@
 """Stands in for `python -m dynamo.frontend` and `dynamo.mocker`, which `make test` has not.
 
 Knows what the launcher relies on: command lines, discovery in a folder, readiness by model,
-SIGTERM. What Dynamo really does is tested in tests/dynamo. Those that the file `broken` beside
-the interpreter names die as soon as they are started.
+SIGTERM; and for the fleet's gateway. What Dynamo really does is tested in tests/dynamo. Those that
+the file `broken` beside the interpreter names die as soon as they are started.
 """
 
 from __future__ import annotations
@@ -44,9 +44,12 @@ def die_if_broken() -> None:
 def main() -> None:
     die_if_broken()
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    for flag in ("-m", "--http-port", "--model-name", "--disaggregation-mode"):
+    for flag in ("-m", "--http-port", "--model-name", "--disaggregation-mode", "--state-dir"):
         parser.add_argument(flag)
+    parser.add_argument("--control-port", type=int)
     options, _ = parser.parse_known_args()
+    if options.m == "prime_inference.cli":
+        be_gateway(Path(options.state_dir), options.control_port)
     discovery = Path(os.environ["DYN_FILE_KV"])
     if options.m == "dynamo.frontend":
         port = int(options.http_port)
@@ -82,6 +85,24 @@ def main() -> None:
 
     print("listening", port, flush=True)
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+def be_gateway(folder: Path, port: int) -> None:
+    """The fleet's gateway, as far as the launcher looks at it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    folder.mkdir(exist_ok=True)
+    (folder / "endpoint.json").write_text(json.dumps({"pid": os.getpid()}))
+    server.serve_forever()
 
 
 def readiness(discovery: Path) -> bytes:

@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Datacenters: describe, start, watch.")
 
 STATUS_SHAPE = (
-    "{fleet, folder, gateway: {name, state, ready, pid, port, base_url, control_url, api_key,"
-    " served, restarts, last_exit} or null, deployments: [{id, model, datacenter, wanted, state,"
-    " down, base_url, replicas, workers, processes: [{name, state, pid, port, served, restarts,"
-    " last_exit: {cause, status, ran_seconds, log: [line, ...]} or null}, ...]}, ...]}"
+    "{fleet, folder, supervisor, unwritten: {FILE: why}, gateway: {name, state, ready, pid, port,"
+    " base_url, control_url, api_key, served, restarts, last_exit} or null, deployments: [{id,"
+    " model, datacenter, wanted, state, down, changed, base_url, replicas, workers, processes:"
+    " [{name, state, pid, port, served, restarts, last_exit: {cause, status, ran_seconds, log:"
+    " [line, ...]} or null}, ...]}, ...]}"
 )
 STATUS_EPILOG = json_help(STATUS_SHAPE)
 
@@ -79,9 +80,10 @@ def up(
 ) -> None:
     """Start a fleet on this machine and keep it running; Ctrl-C ends it.
 
-    Should this command itself die, the fleet goes on: the next `up` takes it over. A process
-    that ends is started again, later and later up to half a minute. One that ended three times
-    and never served is told, with its last words; --detach waits for it no longer then.
+    Should this command itself die, the fleet goes on: the next `up` takes it over, and replaces,
+    one deployment after another, what the file has otherwise by then. A process that ends is
+    started again, later and later up to half a minute. One that ended three times and never
+    served is told, with its last words; --detach waits for it no longer then.
 
     Examples:
       prime inference fleet up examples/two-datacenters-dynamo.toml
@@ -113,6 +115,7 @@ def up(
                 wait_seconds,
                 progress=Progress(terminal),
                 supervised=lambda: child.poll() is None,
+                supervisor=child.pid,
             )
             announce(run_to_end(waiting))
             return

@@ -31,7 +31,7 @@ def show_status(terminal: Terminal, status: Status, output: str) -> None:
             one["id"],
             one["datacenter"],
             one["model"],
-            one["state"],
+            one["state"] + (", to be replaced" if one["changed"] else ""),
             " ".join(
                 f"{role} {one['workers'].get(role, 0)}/{count}"
                 for role, count in one["replicas"].items()
@@ -46,6 +46,8 @@ def show_status(terminal: Terminal, status: Status, output: str) -> None:
         state = "ready" if gateway["ready"] else gateway["state"]
         terminal.line(f"gateway  {gateway['base_url']}  {state}")
         terminal.line(f"API key  {gateway['api_key']}")
+    for file, why in status["unwritten"].items():
+        terminal.line(f"{file} cannot be written, and is out of date: {why}")
     for name, process in _processes(status):
         if process["state"] in ("waiting", "crash-looping"):
             terminal.line(f"{name}  {process['state']}  {_ends(process)}")

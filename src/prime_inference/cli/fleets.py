@@ -73,12 +73,14 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
     from prime_inference.domain.errors import CannotStart
-    from prime_inference.fleet.errors import CrashLooping
+    from prime_inference.fleet.errors import CrashLooping, FleetFrozen
 
     try:
         yield
     except CrashLooping as error:
         raise FleetCrashLooping(str(error), hint=error.hint) from error
+    except FleetFrozen as error:
+        raise FleetFailed(str(error), hint=error.hint) from error
     except CannotStart as error:
         raise FleetFailed(str(error)) from error
     except OSError as error:

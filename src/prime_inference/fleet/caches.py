@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import re
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -17,7 +19,6 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from prometheus_client.parser import text_string_to_metric_families
 
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.ready import replace_file
@@ -27,21 +28,41 @@ log = logging.getLogger(__name__)
 FRESH_SECONDS = 5.0  # Prometheus looks every 15 s or so; several who look share what was asked
 LOOK_SECONDS = 0.25  # one stat of a file
 
-DECODE = "decode"
+ROUTER_TOKENS = "dynamo_component_router_input_sequence_tokens_sum"
+ROUTER_CACHED = "dynamo_component_router_kv_selected_cached_prefix_tokens_total"
+TIER_QUERIES = "vllm:external_prefix_cache_queries_total"
+TIER_HITS = "vllm:external_prefix_cache_hits_total"
+QUEUES = ("vllm:request_queue_time_seconds", "dynamo_work_handler_permit_wait_seconds")
+TRANSFERS = ("vllm:nixl_xfer_time_seconds",)
+NAMES = (
+    *(ROUTER_TOKENS, ROUTER_CACHED, TIER_QUERIES, TIER_HITS),
+    *(f"{name}_{part}" for name in (*QUEUES, *TRANSFERS) for part in ("sum", "count")),
+)
+
+SAMPLE = re.compile(
+    rf"^({'|'.join(NAMES)})(?:\{{((?:[^\"}}\n]|\"(?:[^\"\\\n]|\\.)*+\")*+)\}})?[ \t]+(\S+)",
+    re.MULTILINE,
+)
+"""Lines of Prometheus' text that are looked for: name, labels, value. The rest of a text, which may
+be large, is not parsed."""
+
+IS_DECODE = re.compile(r'(?:^|,)\s*phase="decode"')
 """The router sees a request twice where pools are apart. Prefixes are looked for where prompts are
 computed, so what it says of decode workers would halve every rate."""
 
+MOST_EXACT = 2.0**53  # above, one more is no other number
+
 
 class _Totals:
-    """Samples of several processes, added up by name."""
+    """Samples of several processes, added up by name; what is no count says nothing."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._sums: defaultdict[str, float] = defaultdict(float)
         for text in texts:
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    if sample.labels.get("phase") != DECODE:
-                        self._sums[sample.name] += sample.value
+            for name, labels, value in SAMPLE.findall(text):
+                count = _count(value)
+                if count is not None and not IS_DECODE.search(labels):
+                    self._sums[name] += count
 
     def of(self, name: str) -> float:
         return self._sums.get(name, 0.0)
@@ -54,24 +75,30 @@ class _Totals:
         return None
 
 
+def _count(value: str) -> float | None:
+    try:
+        count = float(value)
+    except ValueError:
+        return None
+    return count if 0 <= count <= MOST_EXACT else None  # not so for NaN
+
+
 def cache_report(
     frontend: str, workers: Sequence[str], second_tier: Sequence[str] = ()
 ) -> CacheReport:
-    """From the texts of `/metrics`. Raises ValueError for what is no such text.
+    """From the texts of `/metrics`, whatever they are.
 
     `second_tier` are those of the workers that look into one. For vLLM a block that a decode
     worker pulls from where it was computed is such a hit too, and is none here.
     """
     router, engines, tiers = _Totals([frontend]), _Totals(workers), _Totals(second_tier)
     return CacheReport(
-        prompt_tokens=router.of("dynamo_component_router_input_sequence_tokens_sum"),
-        cached_tokens=router.of("dynamo_component_router_kv_selected_cached_prefix_tokens_total"),
-        host_queries=tiers.of("vllm:external_prefix_cache_queries_total"),
-        host_hits=tiers.of("vllm:external_prefix_cache_hits_total"),
-        queue_seconds=engines.mean(
-            "vllm:request_queue_time_seconds", "dynamo_work_handler_permit_wait_seconds"
-        ),
-        transfer_seconds=engines.mean("vllm:nixl_xfer_time_seconds"),
+        prompt_tokens=router.of(ROUTER_TOKENS),
+        cached_tokens=router.of(ROUTER_CACHED),
+        host_queries=tiers.of(TIER_QUERIES),
+        host_hits=tiers.of(TIER_HITS),
+        queue_seconds=engines.mean(*QUEUES),
+        transfer_seconds=engines.mean(*TRANSFERS),
     )
 
 
@@ -80,6 +107,11 @@ class CacheReports(Struct, frozen=True):
 
     taken_at: float  # seconds since the epoch
     reports: dict[str, CacheReport]
+
+
+class _Document(Struct, frozen=True):
+    taken_at: float
+    reports: dict[str, msgspec.Raw]
 
 
 def reports_file(ready_file: Path) -> Path:
@@ -125,5 +157,18 @@ def write_reports(path: Path, reports: CacheReports) -> None:
 
 
 def parse_reports(data: bytes) -> CacheReports:
-    """Raises msgspec.DecodeError."""
-    return msgspec.json.decode(data, type=CacheReports)
+    """Without the reports that are none. Raises msgspec.DecodeError where the whole is none."""
+    found = msgspec.json.decode(data, type=_Document)
+    reports = {name: _report(raw) for name, raw in found.reports.items()}
+    return CacheReports(
+        found.taken_at, {name: one for name, one in reports.items() if one is not None}
+    )
+
+
+def _report(raw: msgspec.Raw) -> CacheReport | None:
+    try:
+        report = msgspec.json.decode(raw, type=CacheReport)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    told = [value for value in msgspec.structs.astuple(report) if value is not None]
+    return report if all(0 <= value < math.inf for value in told) else None

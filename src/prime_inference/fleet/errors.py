@@ -7,6 +7,7 @@ CannotStart (domain.errors)
     ├── PlanImpossible   no topology fits the hardware and the targets
     ├── FleetNotRunning  nobody supervises this fleet
     ├── FleetRunning     somebody supervises it already
+    ├── FleetFrozen      somebody supervises it and does not answer
     ├── FleetRefused     the supervisor would not do what it was asked
     └── CrashLooping     a process ends whenever it is started; `log` has its last words
 """
@@ -44,6 +45,23 @@ class FleetNotRunning(FleetError):
 
 class FleetRunning(FleetError):
     """Another process supervises the fleet."""
+
+
+class FleetFrozen(FleetError):
+    """The supervisor is there and says nothing; `hint` says what to do."""
+
+    def __init__(self, supervisor: int | None, seconds: float) -> None:
+        who = f"process {supervisor}" if supervisor else "the process"
+        super().__init__(
+            f"The fleet's supervisor, {who}, has said nothing for {seconds:.0f} s: it is stopped,"
+            " or has far too much to do."
+        )
+        pid = supervisor or "PROCESS"
+        self.hint = (
+            f"kill -CONT {pid} wakes one that was stopped, and it may do then what was asked."
+            f" kill -KILL {pid} ends it and nothing else: then prime inference fleet up takes the"
+            " fleet over, and prime inference fleet down ends it."
+        )
 
 
 class FleetRefused(FleetError):

@@ -187,12 +187,16 @@ def write_ready(
     replace_file(path, ready_document(deployments, down))
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` so that a reader sees the old file or the new one. Raises OSError."""
+def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Write `content` so that a reader sees the old file or the new one; `durable`: after the
+    machine's sudden end too. Raises OSError."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         Path(draft).replace(path)
     except OSError:
         Path(draft).unlink(missing_ok=True)

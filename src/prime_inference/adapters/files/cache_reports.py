@@ -60,7 +60,7 @@ class CacheReportsFile:
     def _read(self) -> CacheReports:
         try:
             return parse_reports(self._path.read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (OSError, RecursionError, msgspec.DecodeError):
             return NONE
 
 

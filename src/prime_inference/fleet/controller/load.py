@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import httpx
-
 from prime_inference.fleet.controller.reconcile import Found
-from prime_inference.fleet.launcher.readiness import PROBE_SECONDS, parse_in_flight
+from prime_inference.fleet.launcher.readiness import (
+    MAX_METRICS_BYTES,
+    ask,
+    parse_in_flight,
+    probing_client,
+)
 
 
 class FrontendLoad:
@@ -13,15 +16,15 @@ class FrontendLoad:
     one of them answers for itself."""
 
     def __init__(self) -> None:
-        self._http = httpx.AsyncClient(timeout=PROBE_SECONDS, trust_env=False)
+        self._http = probing_client()
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def in_flight(self, found: Found) -> int | None:
         """Requests that it works on; None where it does not say."""
-        try:
-            answer = await self._http.get(found.base_url.removesuffix("/v1") + "/metrics")
-        except httpx.HTTPError:
+        url = found.base_url.removesuffix("/v1") + "/metrics"
+        answer = await ask(self._http, url, MAX_METRICS_BYTES)
+        if answer is None or answer.body is None:
             return None
-        return parse_in_flight(answer.text)
+        return parse_in_flight(answer.body.decode(errors="replace"))

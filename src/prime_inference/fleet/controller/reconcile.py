@@ -75,6 +75,11 @@ def instance_name(planned: PlannedDeployment, content: str) -> str:
     return f"{planned.id}-{content[:6]}"
 
 
+def deployment_of(instance: str) -> str:
+    """The deployment that an instance of this name is of."""
+    return instance.rpartition("-")[0]
+
+
 def reconcile(
     wanted: Iterable[tuple[PlannedDeployment, str]],
     found: Iterable[Found],

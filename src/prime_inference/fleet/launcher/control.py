@@ -1,9 +1,11 @@
-"""Commands to a supervisor over its socket: one JSON line asked, one answered."""
+"""Commands to a supervisor over its socket: one JSON line asked, one answered. Empty lines before
+the answer say that it is at work."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from msgspec import Struct
 from prime_inference.fleet.errors import (
     CrashLooping,
     FleetError,
+    FleetFrozen,
     FleetNotRunning,
     FleetRefused,
 )
@@ -23,6 +26,11 @@ from prime_inference.fleet.launcher.supervisor import Supervisor
 
 MAX_SOCKET_BYTES = 100  # macOS takes 103
 MAX_LINE_BYTES = 4 * 1024 * 1024  # the status of ten thousand workers is 1.5 MB
+
+ALIVE_SECONDS = 1.0  # an empty line so often says that a command is at work
+SILENCE_SECONDS = 10.0  # of a supervisor that is asked; a busy machine may hold it up for some
+
+log = logging.getLogger(__name__)
 
 
 class Command(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,19 +76,29 @@ async def carry_out(supervisor: Supervisor, command: Command) -> Reply:
     return Reply(status=await supervisor.status())
 
 
+async def _reply(supervisor: Supervisor, line: bytes) -> Reply:
+    try:
+        return await carry_out(supervisor, msgspec.json.decode(line, type=Command))
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Reply(refused=f"not a command: {error}")
+    except OSError as error:
+        return Reply(refused=f"{error.filename or 'system'}: {error.strerror or error}")
+    except Exception as error:  # a defect, which whoever asks is told as well as the log
+        log.exception("a command failed")
+        return Reply(refused=f"the supervisor failed: {type(error).__name__}: {error}")
+
+
 @contextlib.asynccontextmanager
 async def listening(supervisor: Supervisor, folder: StateFolder) -> AsyncIterator[None]:
     """Answer commands on the fleet's socket, which only its owner can open."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            line = await reader.readline()
-            command = msgspec.json.decode(line, type=Command)
-            reply = await carry_out(supervisor, command)
-        except (msgspec.DecodeError, ValueError) as error:
-            reply = Reply(refused=f"not a command: {error}")
+        replying = asyncio.ensure_future(_reply(supervisor, await reader.readline()))
         with contextlib.suppress(ConnectionError):  # whoever asked has left
-            writer.write(msgspec.json.encode(reply) + b"\n")
+            while not (await asyncio.wait({replying}, timeout=ALIVE_SECONDS))[0]:
+                writer.write(b"\n")
+                await writer.drain()
+            writer.write(msgspec.json.encode(replying.result()) + b"\n")
             await writer.drain()
         writer.close()
 
@@ -109,16 +127,37 @@ def _short(socket: Path) -> Iterator[str]:
         os.close(folder)
 
 
-async def ask(folder: StateFolder, command: Command) -> dict[str, Any]:
-    """The fleet's status after the command. Raises FleetNotRunning, FleetRefused, CrashLooping."""
+async def ask(
+    folder: StateFolder, command: Command, *, silence_seconds: float = SILENCE_SECONDS
+) -> dict[str, Any]:
+    """The fleet's status after the command.
+
+    Raises FleetNotRunning, FleetRefused, CrashLooping; FleetFrozen where somebody supervises the
+    fleet and nothing is heard of him for `silence_seconds`.
+    """
+    try:
+        return await _ask(folder, command, silence_seconds)
+    except TimeoutError:
+        raise FleetFrozen(folder.supervisor(), silence_seconds) from None
+    except OSError:  # it was killed
+        raise FleetNotRunning("The supervisor ended before it answered.") from None
+
+
+async def _ask(folder: StateFolder, command: Command, silence_seconds: float) -> dict[str, Any]:
     try:
         with _short(folder.socket) as path:
-            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
+            async with asyncio.timeout(silence_seconds):
+                reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
+    except TimeoutError:
+        raise
     except OSError:
         raise FleetNotRunning(f"No process supervises a fleet in {folder.folder}.") from None
     try:
         writer.write(msgspec.json.encode(command) + b"\n")
-        line = await reader.readline()
+        line = b"\n"
+        while line == b"\n":  # it is at work
+            async with asyncio.timeout(silence_seconds):
+                line = await reader.readline()
     finally:
         writer.close()
     if not line:

@@ -20,8 +20,14 @@ from prime_inference.fleet.launcher.lifecycle import SERVING, Lifecycle, Readine
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
-from prime_inference.fleet.launcher.sources import model_source
-from prime_inference.fleet.launcher.state import DeploymentRecord, ProcessRecord, StateFolder
+from prime_inference.fleet.launcher.sources import model_source, require_source
+from prime_inference.fleet.launcher.state import (
+    DeploymentRecord,
+    ProcessRecord,
+    StateFolder,
+    carried,
+)
+from prime_inference.fleet.launcher.takeover import same_processes
 from prime_inference.fleet.local import Process, frontend_process, worker_process
 from prime_inference.fleet.ready import ReadyDeployment
 
@@ -34,11 +40,14 @@ MAX_WORKERS = 64  # of a pool on one machine; each takes 100 MB
 
 
 class RunningDeployment:
-    """Implements what is wanted of one deployment with child processes."""
+    """Implements what is wanted of one deployment with child processes.
+
+    `planned` is what they were started as; `next`, where there is one, what they are to be
+    replaced by. Scaling, restarts, drains and replacements take turns.
+    """
 
     def __init__(
         self,
-        planned: PlannedDeployment,
         record: DeploymentRecord,
         folder: StateFolder,
         prober: Prober,
@@ -48,8 +57,8 @@ class RunningDeployment:
         ports: Ports,
         save: Callable[[], None],
     ) -> None:
-        self.planned = planned
         self.record = record
+        self.next: PlannedDeployment | None = None
         self._folder = folder
         self._prober = prober
         self._python = python
@@ -57,10 +66,17 @@ class RunningDeployment:
         self._ports = ports
         self._save = save
         self._lifecycle = Lifecycle()
+        self._turn = asyncio.Lock()
+        self._leaving = False  # it is being replaced
+        self._over = False
         self._keepers: dict[str, Keeper] = {}
         self.seen: Readiness | None = None
 
     # -- what it is
+
+    @property
+    def planned(self) -> PlannedDeployment:
+        return self.record.planned
 
     @property
     def state(self) -> str:
@@ -69,12 +85,16 @@ class RunningDeployment:
     @property
     def serving(self) -> bool:
         """Whether gateways may send it requests."""
-        return self.record.running and self._lifecycle.state in SERVING
+        return self._up and self._lifecycle.state in SERVING
 
     @property
     def down(self) -> bool:
         """Whether it is to serve and does not, so that requests wait there in vain."""
-        return self.record.running and self._lifecycle.down
+        return self._up and self._lifecycle.down
+
+    @property
+    def _up(self) -> bool:
+        return self.record.running and not self._leaving
 
     @property
     def base_url(self) -> str:
@@ -90,12 +110,11 @@ class RunningDeployment:
         tiered: list[str] = []
         if self.planned.spec.kv.host_tier is not None:
             tiered = [text for role, text in texts if role in ("prefill", "aggregated")]
-        try:
-            return cache_report(frontend, workers, tiered)
-        except ValueError:  # another program took the port of a process that is down
-            return CacheReport()
+        # apart from what answers commands: the texts may be large
+        return await asyncio.to_thread(cache_report, frontend, workers, tiered)
 
     def ready(self) -> ReadyDeployment:
+        """What gateways are told: of what runs, whatever is wanted by now."""
         return ReadyDeployment.of(self.planned, self.base_url)
 
     @property
@@ -105,7 +124,7 @@ class RunningDeployment:
     async def look(self) -> None:
         """Ask the frontend, and take note."""
         seen = None
-        if self.record.running:
+        if self._up:
             seen = await self._prober.readiness(self.record.port, self.planned.spec.model.id)
         self.seen = seen
         alive = [keeper for keeper in self._keepers.values() if keeper.alive]
@@ -113,8 +132,8 @@ class RunningDeployment:
             self._note_serving(seen, alive)
         before = self._lifecycle.state
         after = self._lifecycle.observe(
-            running=self.record.running,
-            alive=len(alive),
+            running=self._up,
+            alive=sum(one.lives for one in self.record.processes.values()),
             replicas=self.record.replicas,
             seen=seen,
             crash_looping=any(one.state == "crash-looping" for one in self._keepers.values()),
@@ -124,65 +143,157 @@ class RunningDeployment:
 
     # -- what is done to it
 
+    def take(self, planned: PlannedDeployment) -> None:
+        """Be this from now on: what runs is what it would start, or nothing runs.
+
+        Replicas that somebody chose hold until the file has others.
+        """
+        if not same_processes(self.record, planned, str(self._base)):
+            self.record.processes.clear()
+        pools = {role: pool.replicas for role, pool in planned.spec.topology.pools.items()}
+        if pools != self.record.filed:
+            self.record.replicas, self.record.filed = dict(pools), pools
+        self.record.planned, self.record.base = planned, str(self._base)
+        self.next = None
+
+    def adopt(self) -> None:
+        """Watch what lives; what is wanted is kept alive, what is not is left to end."""
+        for record in self.record.processes.values():
+            if record.lives or self.record.running:
+                keeper = self._keepers[record.process.name] = self._keeper(record)
+                if self.record.running:
+                    keeper.run()
+
     def up(self) -> None:
-        """Start what is wanted and does not run; what runs already is kept."""
-        if not self.record.running:
+        """Start what is wanted and does not run; what runs already is kept. Raises OSError."""
+        if not self.record.running or self._over:
             return
+        if not self.record.lives and not self._keepers:
+            self.take(self.next or self.planned)
         discovery = self._folder.discovery(self.planned.id)
-        if not any(record.identity for record in self.record.processes.values()):
+        if not self.record.lives:
             shutil.rmtree(discovery, ignore_errors=True)  # workers of a run that is over
         discovery.mkdir(parents=True, exist_ok=True)
-        wanted = list(self._wanted(discovery))
-        for name in self.record.processes.keys() - {process.name for process in wanted}:
-            del self.record.processes[name]
-        for process in wanted:
-            record = self.record.processes.setdefault(process.name, ProcessRecord(process))
-            if process.name not in self._keepers:
-                self._keep(record)
+        for process in list(self._wanted(discovery)):
+            self.record.processes.setdefault(process.name, ProcessRecord(process))
+            self._keepers[process.name] = self._of(process.name)
+        self._save()  # before any of them is started
+        for keeper in self._keepers.values():
+            keeper.run()
+
+    async def settle(self) -> None:
+        """Do what a take-over leaves to do beside what serves: end what is too many, and drain
+        on what was being drained. Raises FleetRefused if it is restarted meanwhile."""
+        if not self.record.running:
+            await self.drain()
+            return
+        async with self._turn:
+            await self._trim()
+
+    async def _trim(self) -> None:
+        """End workers that are too many; they finish their answers first."""
+        names = {"frontend"} | {
+            f"{role}-{index}"
+            for role, count in self.record.replicas.items()
+            for index in range(count)
+        }
+        surplus = self.record.processes.keys() - names
+        keepers = [self._of(name) for name in surplus]
+        await asyncio.gather(*(keeper.end() for keeper in keepers))
+        for keeper in keepers:
+            self._keepers.pop(keeper.record.process.name, None)
+            if not keeper.alive:
+                self.record.processes.pop(keeper.record.process.name, None)
         self._save()
 
     async def scale(self, role: str, replicas: int) -> None:
-        """Change the size of a pool; workers that are too many finish their answers first."""
+        """Change the size of a pool; workers that are too many finish their answers first.
+
+        Of a drained deployment it is what it will have. Raises FleetRefused.
+        """
         if role not in self.record.replicas:
             known = ", ".join(self.record.replicas)
             raise FleetRefused(f"{self.planned.id} has no pool {role!r}: it has {known}.")
         if not 0 < replicas <= MAX_WORKERS:
             raise FleetRefused(f"A pool has 1 to {MAX_WORKERS} workers, not {replicas}.")
-        surplus = range(replicas, self.record.replicas[role])
         self.record.replicas[role] = replicas
-        keepers = [self._keepers.pop(f"{role}-{index}", None) for index in surplus]
-        await asyncio.gather(*(keeper.stop() for keeper in keepers if keeper is not None))
-        self.up()
+        self._save()
+        if self.record.running:
+            async with self._turn:
+                self.up()
+                await self._trim()
 
     async def drain(self, grace_seconds: float = DRAIN_SECONDS) -> None:
-        """Take it from the gateways, wait for answers in flight, end it. It stays down."""
+        """Take it from the gateways, wait for answers in flight, end it. It stays down.
+
+        Goes on where another has begun. Raises FleetRefused if it is restarted meanwhile.
+        """
         self.record.running = False
         self._save()
-        await asyncio.sleep(NOTICE_SECONDS)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_seconds):
-                await self._until_idle()
+        async with self._turn:
+            if not await self._end_gently(grace_seconds):
+                raise FleetRefused(f"{self.planned.id} was restarted, so it is not drained.")
+
+    async def replace(self, ready_seconds: float) -> None:
+        """Drain it and start what it is to be next. Raises SpecMalformed before anything is
+        drained; FleetRefused, CrashLooping if that does not get ready; and OSError."""
+        async with self._turn:
+            if self.next is not None:
+                require_source(self.next.spec, self._base)
+            self._leaving = self.record.running and self.next is not None
+            try:
+                if not self._leaving or not await self._end_gently(DRAIN_SECONDS):
+                    return
+            finally:
+                self._leaving = False
+            self.up()
+            await self._until_ready(ready_seconds)
+
+    async def _end_gently(self, grace_seconds: float) -> bool:
+        """End it once its answers are written, unless it is wanted again: whether it ended."""
+        for keeper in self._keepers.values():
+            keeper.leave()
+        if self.record.lives:
+            await asyncio.sleep(NOTICE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._until_idle()
+        if self._up:
+            return False
         await self.stop(GRACE_SECONDS)
+        return True
+
+    async def end(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """End it for good, whatever else is done to it at this moment."""
+        self._over = True
+        await self.stop(grace_seconds)
 
     async def stop(self, grace_seconds: float) -> None:
-        """End every process: workers first, so that the frontend can still route around them."""
-        workers = [keeper for name, keeper in self._keepers.items() if name != "frontend"]
-        frontend = self._keepers.get("frontend")
+        """End every process: workers last, since the frontend's answers need them."""
+        keepers = {name: self._of(name) for name in self.record.processes}
+        frontend = keepers.pop("frontend", None)
         if frontend is not None:
-            await frontend.stop(grace_seconds)  # it waits for its answers, and needs the workers
-        await asyncio.gather(*(keeper.stop(grace_seconds) for keeper in workers))
+            await frontend.end(grace_seconds)
+        await asyncio.gather(*(keeper.end(grace_seconds) for keeper in keepers.values()))
         self._keepers.clear()
         self._save()
 
     async def restart(self, name: str | None, ready_seconds: float) -> None:
         """Replace one process, or all workers of the deployment, one after another.
 
-        A deployment that was drained is started. Raises FleetRefused.
+        A deployment that was drained is started; one that is being drained goes on. Raises
+        FleetRefused, OSError.
         """
         if not self.record.running:
             self.record.running = True
-            self.up()
+            self._save()
+            async with self._turn:  # what is being ended has to be gone first
+                self.up()
             return
+        async with self._turn:
+            await self._restart(name, ready_seconds)
+
+    async def _restart(self, name: str | None, ready_seconds: float) -> None:
         if name is not None and name not in self._keepers:
             known = ", ".join(self._keepers)
             raise FleetRefused(f"{self.planned.id} has no process {name!r}: it has {known}.")
@@ -214,8 +325,8 @@ class RunningDeployment:
                 keeper.note_serving()
 
     async def _until_idle(self) -> None:
-        """Return when no request is in flight, or none can be counted."""
-        while True:
+        """Return when no request is in flight, none can be counted, or it is wanted again."""
+        while not self._up:
             if not await self._prober.in_flight(self.record.port):
                 return
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
@@ -227,6 +338,8 @@ class RunningDeployment:
             await self.look()
             if self._lifecycle.state == "ready":
                 return
+            if not self.record.running or self._over:
+                raise FleetRefused(f"{self.planned.id} was drained meanwhile.")
             for keeper in self._keepers.values():
                 require_hope(self.planned.id, keeper.status())
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
@@ -255,18 +368,18 @@ class RunningDeployment:
                     free_port=self._ports.take,
                 )
 
-    def _keep(self, record: ProcessRecord) -> None:
-        name = record.process.name
-        keeper = Keeper(
+    def _of(self, name: str) -> Keeper:
+        return self._keepers.get(name) or self._keeper(self.record.processes[name])
+
+    def _keeper(self, record: ProcessRecord) -> Keeper:
+        return Keeper(
             record,
             self._start,
             self._save,
             self._responds,
-            self._folder.log_file(self.planned.id, name),
+            self._folder.log_file(self.planned.id, record.process.name),
             deployment=self.planned.id,
         )
-        self._keepers[name] = keeper
-        keeper.run()
 
     def _start(self, record: ProcessRecord) -> int:
         process = record.process
@@ -276,6 +389,7 @@ class RunningDeployment:
             self._folder.log_file(self.planned.id, process.name),
             fleet=str(self._folder.folder),
             name=f"{self.planned.id}/{process.name}",
+            record=carried(self.record, process),
         )
 
     async def _responds(self, record: ProcessRecord) -> bool:

@@ -58,8 +58,9 @@ class Keeper:
         self._log = log
         self._log_begin = 0  # of this run, in bytes
         self._task: asyncio.Task[None] | None = None
-        self._phase: ProcessState = "waiting"
+        self._phase: ProcessState = "running" if record.lives else "waiting"
         self._serves = False  # in this run
+        self._over = False
         self._forget()
 
     def _forget(self) -> None:
@@ -92,11 +93,12 @@ class Keeper:
 
     @property
     def alive(self) -> bool:
-        identity = self.record.identity
-        return identity is not None and identity.alive
+        return self.record.lives
 
     def run(self) -> None:
-        """Start keeping."""
+        """Start keeping, unless it is kept already, or was ended for good."""
+        if self._task is not None or self._over:
+            return
         background = Background(asyncio.get_running_loop().time)
         self._task = background.start(self._name, self._keep)
 
@@ -113,6 +115,11 @@ class Keeper:
         await self._end(grace_seconds)
         self._phase = "stopped"
 
+    async def end(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Stop it for good: whoever is restarting it at this moment does not start it again."""
+        self._over = True
+        await self.stop(grace_seconds)
+
     async def restart(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """End the process and start it again at once; what was counted is forgotten."""
         await self.stop(grace_seconds)
@@ -126,7 +133,8 @@ class Keeper:
         if identity is not None:
             await end_group(identity, grace_seconds)
             status = reap(identity.pid)
-        self.record.pid = 0
+        if not self.record.lives:  # a device may hold it
+            self.record.pid = 0
         return status
 
     async def _keep(self) -> None:
@@ -162,7 +170,7 @@ class Keeper:
     def _running(self) -> Identity:
         """The process: one that was found running, or a new one. Raises OSError."""
         identity = self.record.identity
-        if identity is not None and identity.alive:
+        if identity is not None and self.record.lives:
             return identity
         self._log_begin = self._log.stat().st_size if self._log.exists() else 0
         pid = self._start(self.record)

@@ -12,15 +12,19 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 FLEET = "PRIME_FLEET"
 PROCESS = "PRIME_FLEET_PROCESS"
+RECORD = "PRIME_FLEET_RECORD"
 
 KILL_SECONDS = 5.0  # the kernel ends a killed process at once, unless a device holds it
 
+END_LOOKS = 2  # a process may have been started while the others were ended
+
+STAT_PARENT = 4  # as below
 STAT_START_TIME = 22  # field of /proc/PID/stat, from 1: clock ticks since boot (proc(5))
 
 
@@ -40,23 +44,29 @@ class Identity:
 def identity_of(pid: int) -> Identity | None:
     """The process of that id, or None when it is gone or only waits to be reaped."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = _stat(pid)
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
     if fields[0] in ("Z", "X"):
         return None
     return Identity(pid, int(fields[STAT_START_TIME - 3]))
 
 
 def start(
-    argv: list[str], environment: Mapping[str, str], log: Path, *, fleet: str, name: str
+    argv: list[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    fleet: str,
+    name: str,
+    record: str = "",
 ) -> int:
     """Start a process group that writes to `log`; its id. Raises OSError.
 
-    No object of the standard library's is kept for it: those want to see their child end.
+    `record` is what `members` gives back to a supervisor that knows nothing of the process. No
+    object of the standard library's is kept for it: those want to see their child end.
     """
-    told = {**os.environ, **environment, FLEET: fleet, PROCESS: name}
+    told = {**os.environ, **environment, FLEET: fleet, PROCESS: name, RECORD: record}
     with log.open("ab") as output:
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -78,16 +88,40 @@ def reap(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended_pid else None
 
 
-def find(fleet: str) -> dict[str, list[Identity]]:
-    """Group leaders of the fleet, and strays whose leader is gone, by the process they are."""
-    found: dict[str, list[Identity]] = {}
-    for pid, environment in _environments():
-        if environment.get(FLEET.encode()) != fleet.encode():
-            continue
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of a fleet, as its environment tells."""
+
+    name: str
+    identity: Identity
+    record: bytes
+
+
+def members(fleet: str) -> Iterator[Member]:
+    """Group leaders of the fleet, and strays whose leader is gone.
+
+    What a process started in a session of its own is not one while that process lives.
+    """
+    found = {
+        pid: (environment.get(PROCESS.encode(), b""), environment.get(RECORD.encode(), b""))
+        for pid, environment in _environments()
+        if environment.get(FLEET.encode()) == fleet.encode()
+    }
+    for pid, (name, record) in found.items():
         identity = identity_of(pid)
         leads = _group(pid) == pid
-        if identity is not None and (leads or identity_of(_group(pid)) is None):
-            found.setdefault(environment.get(PROCESS.encode(), b"").decode(), []).append(identity)
+        inner = found.get(_parent(pid), (None,))[0] == name
+        if identity is not None and (
+            (leads and not inner) or (not leads and identity_of(_group(pid)) is None)
+        ):
+            yield Member(name.decode(errors="replace"), identity, record)
+
+
+def find(fleet: str) -> dict[str, list[Identity]]:
+    """The same, by the process they are."""
+    found: dict[str, list[Identity]] = {}
+    for one in members(fleet):
+        found.setdefault(one.name, []).append(one.identity)
     return found
 
 
@@ -99,6 +133,19 @@ def _environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
             raw = Path(entry.path, "environ").read_bytes()
             pairs = (item.partition(b"=") for item in raw.split(b"\0"))
             yield int(entry.name), {name: value for name, _, value in pairs}
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(_stat(pid)[STAT_PARENT - 3])
+    except OSError:
+        return -1
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat, from the third on. Raises OSError."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()  # the name before it may hold anything
 
 
 def _group(pid: int) -> int:
@@ -142,3 +189,20 @@ async def end_group(process: Identity, grace_seconds: float) -> None:
     signal_group(process, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(ended(process), KILL_SECONDS)
+
+
+async def end_all(
+    found: Callable[[], Mapping[Identity, str]], turn: Callable[[str], int], grace_seconds: float
+) -> list[str]:
+    """End every process that is found, and look again: those that live on, by name and id.
+
+    `turn` of a name: those of a lower one end first, since they need the others to finish.
+    """
+    for _ in range(END_LOOKS):
+        names = found()
+        for number in sorted(set(map(turn, names.values()))):
+            some = [one for one, name in names.items() if turn(name) == number]
+            await asyncio.gather(*(end_group(one, grace_seconds) for one in some))
+            for one in some:
+                reap(one.pid)
+    return sorted(f"{name} (process {one.pid})" for one, name in found().items())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prime_inference.fleet.errors import CrashLooping, FleetNotRunning, FleetRefused
+from prime_inference.fleet.errors import CrashLooping, FleetNotRunning, FleetRefused, FleetRunning
 from prime_inference.fleet.fleet import Fleet, read_fleet
 from prime_inference.fleet.launcher import gateway
 from prime_inference.fleet.launcher.control import Command, ask, listening
@@ -56,10 +56,14 @@ async def supervise(
 
 
 def is_ready(status: Status) -> bool:
-    """Whether every deployment that is wanted is whole, and the gateway answers."""
+    """Whether every deployment that is wanted is whole and as the file has it, and the gateway
+    answers."""
     front = status["gateway"]
     up = front is None or front["ready"]
-    return up and all(one["state"] == "ready" or not one["wanted"] for one in status["deployments"])
+    return up and all(
+        (one["state"] == "ready" and not one["changed"]) or not one["wanted"]
+        for one in status["deployments"]
+    )
 
 
 def require_all_hope(status: Status) -> None:
@@ -77,11 +81,13 @@ async def until_ready(
     *,
     progress: Callable[[Status], None] = lambda status: None,
     supervised: Callable[[], bool] = lambda: True,
+    supervisor: int | None = None,
 ) -> Status:
     """The status of a running fleet once it is whole.
 
     `progress` is told of each look before. `supervised`: False once whoever was to supervise it
-    has ended. Raises CrashLooping, FleetRefused, FleetNotRunning.
+    has ended; `supervisor` is its process, where no other will do. Raises CrashLooping,
+    FleetRefused, FleetNotRunning, FleetFrozen, and FleetRunning where it is another process.
     """
     until = time.monotonic() + seconds
     states: dict[str, str] = {}
@@ -95,6 +101,11 @@ async def until_ready(
                 words = "\n  ".join(last_lines(log, 5)) if log.exists() else ""
                 raise FleetNotRunning(f"The supervisor ended: see {log}.\n  {words}") from None
         else:
+            if supervisor not in (None, status["supervisor"]):
+                raise FleetRunning(
+                    f"Process {status['supervisor']} supervises the fleet in {folder.folder}"
+                    " already, with the file as it was when that began."
+                )
             if is_ready(status):
                 return status
             progress(status)
@@ -123,7 +134,8 @@ def detach(file: Path, folder: StateFolder, *, python: str) -> subprocess.Popen[
 
 
 async def bring_down(folder: StateFolder) -> None:
-    """End a fleet, whether or not somebody supervises it. Raises FleetError."""
+    """End a fleet, whether or not somebody supervises it. Raises FleetError: FleetRefused with what
+    could not be ended."""
     try:
         await ask(folder, Command("down"))
     except FleetNotRunning:

@@ -21,9 +21,12 @@ def model_source(spec: Spec, folder: Path, base: Path) -> str:
         if spec.engine == "vllm":
             write_byte_weights(made)
         return str(made)
-    if not source.startswith((".", "/")):
-        return source  # a name that the engine knows
-    path = (base / source).absolute()
-    if not path.exists():
+    require_source(spec, base)
+    return str((base / source).absolute()) if source.startswith((".", "/")) else source
+
+
+def require_source(spec: Spec, base: Path) -> None:
+    """Raises SpecMalformed where the model is a path and nothing is there."""
+    source = spec.model.source  # else a name that the engine knows
+    if source.startswith((".", "/")) and not (path := (base / source).absolute()).exists():
         raise SpecMalformed(f"{spec.name}: model.source {source!r}: there is no {path}.")
-    return str(path)

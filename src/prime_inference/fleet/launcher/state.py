@@ -1,22 +1,26 @@
 """What the launcher must know after its own restart, in one file.
 
 Written before a process is started, so that none is forgotten; ids of processes are added
-after. What is not in the file is not known: nothing else is kept.
+after. Should the file be lost, processes carry in their environment what must be known of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from prime_inference.fleet.caches import reports_file
-from prime_inference.fleet.errors import SpecMalformed
-from prime_inference.fleet.launcher.processes import Identity
+from prime_inference.fleet.caches import asks_file, reports_file
+from prime_inference.fleet.fleet import LAUNCHERS_OWN, PlannedDeployment
+from prime_inference.fleet.launcher.processes import Identity, Member
 from prime_inference.fleet.local import Process
 from prime_inference.fleet.ready import replace_file
+
+log = logging.getLogger(__name__)
 
 
 class ProcessRecord(Struct):
@@ -30,14 +34,27 @@ class ProcessRecord(Struct):
     def identity(self) -> Identity | None:
         return Identity(self.pid, self.started) if self.pid else None
 
+    @property
+    def lives(self) -> bool:
+        identity = self.identity
+        return identity is not None and identity.alive
+
 
 class DeploymentRecord(Struct):
     """A deployment as it is wanted, which may differ from the fleet's file since."""
 
     port: int  # of the frontend: gateways know it, so it stays over restarts
+    planned: PlannedDeployment  # what its processes were started as
+    base: str = ""  # the folder that its sources are relative to
     running: bool = True
     replicas: dict[str, int] = {}
+    filed: dict[str, int] = {}  # replicas that the file wanted last: a change there counts
     processes: dict[str, ProcessRecord] = {}
+
+    @property
+    def lives(self) -> bool:
+        """Whether a process of it runs."""
+        return any(one.lives for one in self.processes.values())
 
 
 class FleetState(Struct):
@@ -45,12 +62,57 @@ class FleetState(Struct):
 
     file: str  # absolute path of the fleet's file
     deployments: dict[str, DeploymentRecord] = {}
+    gateway: ProcessRecord | None = None
+
+    def processes(self) -> Iterator[tuple[str, ProcessRecord]]:
+        """By name in the fleet, as in their environment."""
+        if self.gateway is not None:
+            yield f"{LAUNCHERS_OWN}/{LAUNCHERS_OWN}", self.gateway
+        for name, deployment in self.deployments.items():
+            for process, record in deployment.processes.items():
+                yield f"{name}/{process}", record
+
+    def forget_ended(self) -> None:
+        """Keep only what lives."""
+        if self.gateway is not None and not self.gateway.lives:
+            self.gateway = None
+        self.deployments = {name: one for name, one in self.deployments.items() if one.lives}
 
     def ports(self) -> Iterator[int]:
         """Those given out to processes, so far as the state knows them."""
+        if self.gateway is not None:
+            yield self.gateway.process.port
         for deployment in self.deployments.values():
             yield deployment.port
             yield from (record.process.port for record in deployment.processes.values())
+
+
+def carried(record: DeploymentRecord | None, process: Process) -> str:
+    """What a process of a deployment (none: the gateway) carries in its environment, so that a
+    state that is lost can be found again."""
+    return msgspec.json.encode((record and replace(record, processes={}), process)).decode()
+
+
+def found_again(file: str, members: Iterable[Member]) -> FleetState:
+    """The state that processes carry. Of a deployment the last that was started is right; one
+    that was started as something else is of no deployment."""
+    state = FleetState(file)
+    for one in sorted(members, key=lambda one: one.identity.started, reverse=True):
+        try:
+            record, process = msgspec.json.decode(one.record, type=_Carried)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        found = ProcessRecord(process, one.identity.pid, one.identity.started)
+        if record is None:
+            state.gateway = found
+            continue
+        known = state.deployments.setdefault(record.planned.id, record)
+        if (known.planned, known.base) == (record.planned, record.base):
+            known.processes[process.name] = found
+    return state
+
+
+_Carried = tuple[DeploymentRecord | None, Process]
 
 
 class StateFolder:
@@ -77,15 +139,31 @@ class StateFolder:
         """Where the processes of a deployment find each other."""
         return self.folder / "discovery" / deployment
 
+    def supervisor(self) -> int | None:
+        """The process that supervises the fleet, or did last; None where nobody knows."""
+        try:
+            return int(self.lock_file.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def clear_told(self) -> None:
+        """Remove what gateways follow. Raises OSError."""
+        for file in (self.ready_file, self.caches_file, asks_file(self.caches_file)):
+            file.unlink(missing_ok=True)
+
     def load(self) -> FleetState | None:
-        """None where no fleet was started. Raises SpecMalformed."""
+        """None where no fleet was started. What is no state is moved aside: what runs tells it
+        (`found_again`). Raises OSError."""
         try:
             return msgspec.json.decode(self.state_file.read_bytes(), type=FleetState)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
-            raise SpecMalformed(f"{self.state_file} cannot be read: {error}.") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            aside = self.state_file.with_suffix(".broken")
+            self.state_file.replace(aside)
+            log.error("%s is no state, and is %s now: %s", self.state_file, aside, error)
+            return None
 
     def save(self, state: FleetState) -> None:
         """Raises OSError."""
-        replace_file(self.state_file, msgspec.json.encode(state))
+        replace_file(self.state_file, msgspec.json.encode(state), durable=True)

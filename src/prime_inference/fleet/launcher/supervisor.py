@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from prime_inference.domain.caches import CacheReport
-from prime_inference.fleet.caches import answer_asks, asks_file
-from prime_inference.fleet.errors import FleetRefused, FleetRunning
+from prime_inference.fleet.caches import answer_asks
+from prime_inference.fleet.errors import FleetError, FleetRefused, FleetRunning
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes
 from prime_inference.fleet.launcher.deployment import RunningDeployment
-from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
+from prime_inference.fleet.launcher.ending import end_everything, everything, turn
+from prime_inference.fleet.launcher.gateway import FleetGateway
+from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
 from prime_inference.fleet.launcher.ports import Ports
-from prime_inference.fleet.launcher.processes import end_group
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.state import (
     DeploymentRecord,
     FleetState,
-    ProcessRecord,
     StateFolder,
+    found_again,
 )
+from prime_inference.fleet.launcher.takeover import Fate, fate
 from prime_inference.fleet.ready import write_ready
-from prime_inference.reliability.background import Background
+from prime_inference.reliability.background import Background, Run, end
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25  # a probe costs a millisecond; a frozen frontend leaves the list within 3 s
+DYING_SECONDS = 2.0  # the kernel ends a killed process at once
 READY_SECONDS = 300.0  # of a replaced worker: a large model from a slow disk
 
 
@@ -40,71 +46,88 @@ class Supervisor:
     """One fleet on this machine.
 
     Processes outlive it: the next supervisor of the same folder takes them over. Only `down`
-    and `close(stop=True)` end them.
+    and `close(stop=True)` end them. `goes_on`: what the state knows is wanted beside the fleet's
+    deployments, and others are added and removed.
     """
 
-    def __init__(self, fleet: Fleet, file: Path, folder: StateFolder, *, python: str) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        file: Path,
+        folder: StateFolder,
+        *,
+        python: str,
+        goes_on: bool = False,
+    ) -> None:
         self.fleet = fleet
         self._file = file.absolute()
         self._folder = folder
         self._python = python
+        self._goes_on = goes_on
         self._prober = Prober()
         self._ports = Ports()
         self._state = FleetState(str(self._file))
         self._deployments: dict[str, RunningDeployment] = {}
-        self._gateway: Keeper | None = None
-        self._gateway_ready = False  # it answers, and knows a deployment
+        self._gateway: FleetGateway | None = None
         self._lock: int | None = None
-        self._loops: list[asyncio.Task[None]] = []
+        self._background = Background(time.monotonic)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._unseen: set[str] = set()  # deployments that have not been asked yet
         self._listed: tuple[list[Any], list[str]] | None = None
+        self._unwritten: dict[str, str] = {}  # files that are out of date, and why
         self.looked = asyncio.Event()  # every deployment has been asked at least once
         self.finished = asyncio.Event()  # `down` was asked for and is done
 
     async def start(self) -> None:
-        """Take over what runs, start what is missing, end what is of no fleet any more.
+        """Take over what runs (`takeover`), start what is missing, end what is of no fleet.
 
-        Raises FleetRunning, SpecMalformed, OSError.
+        What takes time goes on afterwards. Raises FleetRunning, SpecMalformed, OSError.
         """
         self._folder.create()
         self._lock = take_lock(self._folder)
-        self._state = self._folder.load() or self._state
+        fleet = str(self._folder.folder)
+        self._state = self._folder.load() or found_again(str(self._file), processes.members(fleet))
         self._state.file = str(self._file)
         self._ports = Ports(self._state.ports())
-        found = processes.find(str(self._folder.folder))
-        for planned in self.fleet.deployments:
-            self._deployments[planned.id] = self._deployment(planned)
-        known = {one.id for one in self.fleet.deployments} | {gateway.NAME}
-        for gone in self._state.deployments.keys() - known:
-            del self._state.deployments[gone]
-        await self._end_strays(found)
-        self._write_list()
-        for one in self._deployments.values():
-            one.up()
-        self._start_gateway()
-        self._save()
-        background = Background(asyncio.get_running_loop().time)
-        self._loops = [
-            background.start("supervisor", self._look),
-            background.start(
-                "caches", lambda: answer_asks(self._folder.caches_file, self.cache_reports)
-            ),
-        ]
+        await self._end_strays()
+        fates = self._take_over()
+        self._gateway = FleetGateway(
+            self.fleet.gateway, self._state, self._folder, self._prober, self._ports, self._save
+        )
+        self._unseen = set(self._deployments)
+        if not self._unseen:
+            self.looked.set()
+        if not any(record.lives for _, record in self._state.processes()):
+            self.looked.set()  # there is nothing to wait for: the list of before is wrong
+            self._write_list()
+        self._folder.save(self._state)
+        for name, one in self._deployments.items():
+            if fates[name] in ("start", "keep"):
+                one.up()
+            else:
+                one.adopt()
+            self._watch(name)
+        self._start_task("take-over", self._settle)
+        self._start_task("gateway", self._gateway.keep)
+        self._start_task(
+            "caches", lambda: answer_asks(self._folder.caches_file, self.cache_reports)
+        )
 
     async def close(self, *, stop: bool) -> None:
-        """Stop supervising; with `stop`, end every process first."""
-        for loop in self._loops:
-            loop.cancel()
-        if self._loops:
-            await asyncio.wait(self._loops)
-        if stop:
-            await self._end_all()
-        for one in self._deployments.values():
-            one.leave()
-        if self._gateway is not None:
-            self._gateway.leave()
-        await self._prober.close()
-        if self._lock is not None:
-            os.close(self._lock)
+        """Stop supervising; with `stop`, end every process first. Raises FleetRefused."""
+        try:
+            await self._end_tasks()
+            if stop:
+                await self._end_all()
+        finally:
+            for one in self._deployments.values():
+                one.leave()
+            if self._gateway is not None:
+                self._gateway.leave()
+            await self._prober.close()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     # -- what can be asked
 
@@ -113,7 +136,9 @@ class Supervisor:
         return {
             "fleet": self.fleet.name,
             "folder": str(self._folder.folder),
-            "gateway": self._gateway_status(),
+            "supervisor": os.getpid(),
+            "unwritten": dict(self._unwritten),
+            "gateway": None if self._gateway is None else self._gateway.status(),
             "deployments": [self._deployment_status(one) for one in self._deployments.values()],
         }
 
@@ -138,41 +163,77 @@ class Supervisor:
         self._write_list()
         await one.drain()
 
+    @property
+    def deployments(self) -> Sequence[PlannedDeployment]:
+        """What runs, or is drained."""
+        return [one.planned for one in self._deployments.values()]
+
     def add(self, planned: PlannedDeployment) -> None:
-        """Start one more deployment; one of that name is left as it is."""
+        """Start one more deployment; one of that name is left as it is. Raises SpecMalformed,
+        OSError, and the deployment is none then."""
         if planned.id not in self._deployments:
-            self._deployments[planned.id] = self._deployment(planned)
-            self._deployments[planned.id].up()
+            try:
+                self._admit(planned.id, planned, "start").up()
+            except (FleetError, OSError):
+                del self._deployments[planned.id], self._state.deployments[planned.id]
+                raise
+            self._watch(planned.id)
 
     async def remove(self, deployment: str) -> None:
-        """Drain a deployment and forget it."""
-        await self.drain(deployment)
-        del self._deployments[deployment], self._state.deployments[deployment]
-        self._save()
+        """Drain a deployment and forget it; the same again goes on with it. Raises FleetRefused
+        while something of it lives."""
+        if deployment in self._deployments:
+            await self.drain(deployment)
+            self._forget(deployment)
 
     async def restart(self, deployment: str, process: str | None) -> None:
-        """Raises FleetRefused, CrashLooping."""
-        if deployment == gateway.NAME and self._gateway is not None:
+        """Raises FleetRefused, CrashLooping, OSError."""
+        if deployment == gateway.NAME and self._gateway is not None and self._gateway.enabled:
             await self._gateway.restart()
             return
-        await self._find(deployment).restart(process, READY_SECONDS)
+        one = self._find(deployment)
+        await one.restart(process, READY_SECONDS)
+        if one.next is not None:  # it was drained with what the file had before
+            await one.replace(READY_SECONDS)
 
     async def down(self) -> None:
-        await self._end_all()
-        self.finished.set()
+        """Raises FleetRefused with what could not be ended."""
+        try:
+            await self._end_tasks()
+            await self._end_all()
+        finally:
+            self.finished.set()
 
     # -- inside
 
-    def _deployment(self, planned: PlannedDeployment) -> RunningDeployment:
-        replicas = {role: pool.replicas for role, pool in planned.spec.topology.pools.items()}
-        record = self._state.deployments.get(planned.id)
+    def _take_over(self) -> dict[str, Fate]:
+        """Every deployment of the file and of the state, with what becomes of it."""
+        fates: dict[str, Fate] = {}
+        wanted = {one.id: one for one in self.fleet.deployments}
+        if self._goes_on:
+            known = self._state.deployments.items()
+            wanted |= {name: one.planned for name, one in known if one.running}
+        for name in dict.fromkeys([*wanted, *self._state.deployments]):
+            record, planned = self._state.deployments.get(name), wanted.get(name)
+            lives = record is not None and record.lives
+            fates[name] = fate(record, planned, str(self._file.parent), lives=lives)
+            if fates[name] != "start":
+                log.info("deployment %s: %s", name, fates[name])
+            if fates[name] == "forget":
+                del self._state.deployments[name]
+            else:
+                self._admit(name, planned, fates[name])
+        return fates
+
+    def _admit(self, name: str, planned: PlannedDeployment | None, what: Fate) -> RunningDeployment:
+        record = self._state.deployments.get(name)
         if record is None:
-            record = DeploymentRecord(self._ports.take(), replicas=replicas)
-            self._state.deployments[planned.id] = record
-        if record.replicas.keys() != replicas.keys():
-            record.replicas = replicas  # the file has another topology now
-        return RunningDeployment(
-            planned,
+            assert planned is not None, name
+            record = DeploymentRecord(self._ports.take(), planned)
+            self._state.deployments[name] = record
+        if planned is None:
+            record.running = False
+        one = self._deployments[name] = RunningDeployment(
             record,
             self._folder,
             self._prober,
@@ -181,46 +242,92 @@ class Supervisor:
             ports=self._ports,
             save=self._save,
         )
+        if planned is not None:
+            if what in ("start", "keep"):
+                one.take(planned)
+            else:
+                one.next = planned
+        return one
 
-    async def _end_strays(self, found: dict[str, list[processes.Identity]]) -> None:
+    async def _end_strays(self) -> None:
         """End processes that no record names, and note the ids of those that one does."""
+        records = dict(self._state.processes())
         strays = []
-        for name, identities in found.items():
-            deployment, _, process = name.partition("/")
-            entry = self._state.deployments.get(deployment)
-            record = entry.processes.get(process) if entry else None
-            for identity in identities:
-                if record is not None and record.identity in (None, identity):
-                    record.pid, record.started = identity.pid, identity.started
-                else:
-                    strays.append(identity)
+        for identity, name in everything(self._folder, None).items():
+            record = records.get(name)
+            if record is not None and record.identity in (None, identity):
+                record.pid, record.started = identity.pid, identity.started
+            else:
+                strays.append(identity)
         if strays:
             log.warning("ending %d processes that belong to no deployment", len(strays))
-        await asyncio.gather(*(end_group(one, GRACE_SECONDS) for one in strays))
+            await processes.end_all(
+                lambda: {
+                    one: name
+                    for one, name in everything(self._folder, None).items()
+                    if one in strays
+                },
+                turn,
+                GRACE_SECONDS,
+            )
 
-    def _start_gateway(self) -> None:
-        if not self.fleet.gateway.enabled:
+    async def _settle(self) -> None:
+        """What a take-over leaves to do: drain on, forget, and replace one after another."""
+        await asyncio.gather(*(self._settle_one(name) for name in list(self._deployments)))
+        failed: set[str] = set()
+        for one in list(self._deployments.values()):
+            model = one.planned.spec.model.id
+            if one.next is None or not one.record.running or model in failed:
+                continue
+            log.info("deployment %s is replaced: its file has changed", one.planned.id)
+            try:
+                await one.replace(READY_SECONDS)
+            except (FleetError, OSError) as error:
+                log.error("others of %s stay as they are: %s", model, error)
+                failed.add(model)
+
+    async def _settle_one(self, name: str) -> None:
+        one = self._deployments[name]
+        try:
+            await one.settle()
+            if self.fleet.find(name) is None and not one.record.running:
+                self._forget(name)
+        except FleetRefused as error:  # a restart undid it, or something cannot be ended
+            log.warning("%s", error)
+
+    def _forget(self, name: str) -> None:
+        """Raises FleetRefused while something of it lives."""
+        if name not in self._deployments:
             return
-        entry = self._state.deployments.setdefault(gateway.NAME, DeploymentRecord(0))
-        process = gateway.gateway_process(self.fleet.gateway, self._folder, self._ports)
-        record = entry.processes.setdefault(gateway.NAME, ProcessRecord(process))
-        self._gateway = gateway.gateway_keeper(record, self._folder, self._prober)
-        self._gateway.run()
+        if self._state.deployments[name].lives:
+            raise FleetRefused(f"Not every process of {name} could be ended.")
+        self._tasks.pop(f"deployment {name}").cancel()
+        del self._deployments[name], self._state.deployments[name]
+        self._save()
+        self._write_list()
 
-    async def _look(self) -> None:
-        while True:
-            await asyncio.gather(*(one.look() for one in self._deployments.values()))
-            self.looked.set()
-            self._write_list()
-            if self._gateway is not None:
-                await self._look_at_gateway(self._gateway)
-            await asyncio.sleep(LOOK_SECONDS)
+    def _start_task(self, name: str, run: Run) -> None:
+        self._tasks[name] = self._background.start(name, run)
 
-    async def _look_at_gateway(self, keeper: Keeper) -> None:
-        ready = await self._prober.succeeds(keeper.record.process.port, "/ready")
-        self._gateway_ready = ready and gateway.pid(self._folder) == keeper.record.pid
-        if self._gateway_ready:
-            keeper.note_serving()
+    async def _end_tasks(self) -> None:
+        tasks, self._tasks = list(self._tasks.values()), {}
+        await end(tasks)
+
+    def _watch(self, name: str) -> None:
+        """Look at a deployment again and again; one that is slow to answer holds up no other."""
+
+        async def watch() -> None:
+            while True:
+                await self._deployments[name].look()
+                self._unseen.discard(name)
+                if not self._unseen:
+                    self.looked.set()
+                self._write_list()
+                if self._folder.state_file.name in self._unwritten:
+                    self._save()
+                await asyncio.sleep(LOOK_SECONDS)
+
+        self._start_task(f"deployment {name}", watch)
 
     async def cache_reports(self) -> dict[str, CacheReport]:
         """What every deployment's caches did, by its id; all its processes are asked now."""
@@ -229,27 +336,44 @@ class Supervisor:
         return dict(zip(ones, reports, strict=True))
 
     def _write_list(self) -> None:
-        """Tell the gateways, if anything changed."""
+        """Tell the gateways, if anything changed, once all is known of what was taken over."""
+        if not self.looked.is_set():
+            return
         deployments = self._deployments.values()
         ready = [one.ready() for one in deployments if one.serving]
         down = [one.planned.id for one in deployments if one.down]
-        if (ready, down) != self._listed:
-            write_ready(self._folder.ready_file, ready, down)
+        if (ready, down) != self._listed and self._write(
+            self._folder.ready_file, lambda: write_ready(self._folder.ready_file, ready, down)
+        ):
             self._listed = ready, down
 
     def _save(self) -> None:
-        self._folder.save(self._state)
+        self._write(self._folder.state_file, lambda: self._folder.save(self._state))
+
+    def _write(self, file: Path, write: Callable[[], None]) -> bool:
+        """Whether it could be written. A full disk must not end what keeps the fleet: it is
+        tried again."""
+        try:
+            write()
+        except OSError as error:
+            if file.name not in self._unwritten:
+                log.error("%s cannot be written: %s", file, error.strerror or error)
+            self._unwritten[file.name] = error.strerror or str(error)
+            return False
+        self._unwritten.pop(file.name, None)
+        return True
 
     async def _end_all(self) -> None:
         """The gateway first: it drains, and its answers need the deployments."""
         if self._gateway is not None:
-            await self._gateway.stop()
-        await asyncio.gather(*(one.stop(GRACE_SECONDS) for one in self._deployments.values()))
-        self._state.deployments.clear()
-        self._save()
-        self._folder.ready_file.unlink(missing_ok=True)
-        self._folder.caches_file.unlink(missing_ok=True)
-        asks_file(self._folder.caches_file).unlink(missing_ok=True)
+            await self._gateway.end()
+        await asyncio.gather(*(one.end() for one in self._deployments.values()))
+        try:
+            await end_everything(self._folder, self._state)
+        finally:
+            self._state.forget_ended()
+            self._save()
+            self._folder.clear_told()
 
     def _find(self, deployment: str) -> RunningDeployment:
         one = self._deployments.get(deployment)
@@ -257,17 +381,6 @@ class Supervisor:
             known = ", ".join(self._deployments)
             raise FleetRefused(f"There is no deployment {deployment!r}: there are {known}.")
         return one
-
-    def _gateway_status(self) -> dict[str, Any] | None:
-        if self._gateway is None:
-            return None
-        process = self._gateway.record.process
-        return self._gateway.status() | {
-            "ready": self._gateway_ready,
-            "base_url": gateway.base_url(process),
-            "control_url": f"http://127.0.0.1:{process.port}",
-            "api_key": gateway.api_key(self._folder),
-        }
 
     @staticmethod
     def _deployment_status(one: RunningDeployment) -> dict[str, Any]:
@@ -278,6 +391,7 @@ class Supervisor:
             "wanted": one.record.running,
             "state": one.state,
             "down": one.down,
+            "changed": one.next is not None,
             "base_url": one.base_url,
             "replicas": one.record.replicas,
             "workers": one.seen.workers if one.seen else {},
@@ -286,31 +400,46 @@ class Supervisor:
 
 
 def take_lock(folder: StateFolder) -> int:
-    """A lock that the kernel gives back when its holder dies. Raises FleetRunning."""
+    """A lock that the kernel gives back when its holder dies; it says who that is. Raises
+    FleetRunning."""
     handle = os.open(folder.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        raise FleetRunning(f"Another process supervises the fleet in {folder.folder}.") from None
+        raise FleetRunning(
+            f"Process {folder.supervisor() or '(unknown)'} supervises the fleet in"
+            f" {folder.folder} already."
+        ) from None
+    with contextlib.suppress(OSError):  # a full disk: it is locked all the same
+        os.ftruncate(handle, 0)
+        os.write(handle, b"%d\n" % os.getpid())
     return handle
 
 
 async def end_without_supervisor(folder: StateFolder) -> int:
-    """End every process of a fleet whose supervisor is gone; how many. Raises FleetRunning."""
-    lock = take_lock(folder)
+    """End every process of a fleet whose supervisor is gone; how many there were. Raises
+    FleetRunning, and FleetRefused with what could not be ended."""
+    lock = await _lock_of_the_dead(folder)
     try:
-        found = processes.find(str(folder.folder))
-        identities = {identity for some in found.values() for identity in some}
         state = folder.load()
-        for deployment in state.deployments.values() if state else ():
-            for record in deployment.processes.values():
-                if record.identity is not None and record.identity.alive:
-                    identities.add(record.identity)
-        await asyncio.gather(*(end_group(one, GRACE_SECONDS) for one in identities))
-        caches = (folder.caches_file, asks_file(folder.caches_file))
-        for file in (folder.state_file, folder.ready_file, *caches, folder.socket):
+        count = len(everything(folder, state))
+        await end_everything(folder, state)
+        folder.clear_told()
+        for file in (folder.state_file, folder.socket):
             file.unlink(missing_ok=True)
-        return len(identities)
+        return count
     finally:
         os.close(lock)
+
+
+async def _lock_of_the_dead(folder: StateFolder) -> int:
+    """One that was killed just now may hold it for a moment."""
+    until = time.monotonic() + DYING_SECONDS
+    while True:
+        try:
+            return take_lock(folder)
+        except FleetRunning:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.05)

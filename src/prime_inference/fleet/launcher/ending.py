@@ -1,0 +1,34 @@
+"""Ends all that belongs to a fleet, whoever started it and whatever is written of it."""
+
+from __future__ import annotations
+
+from prime_inference.fleet.errors import FleetRefused
+from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
+from prime_inference.fleet.launcher.processes import Identity, end_all, find
+from prime_inference.fleet.launcher.state import FleetState, StateFolder
+
+
+def everything(folder: StateFolder, state: FleetState | None) -> dict[Identity, str]:
+    """What runs of the fleet, by its environment and by the state, as DEPLOYMENT/PROCESS."""
+    found = {
+        identity: name
+        for name, identities in find(str(folder.folder)).items()
+        for identity in identities
+    }
+    for name, record in state.processes() if state else ():
+        if record.identity is not None and record.lives:
+            found.setdefault(record.identity, name)
+    return found
+
+
+def turn(name: str) -> int:
+    """The gateway's answers need the frontends, and theirs the workers."""
+    process = name.rpartition("/")[2]
+    return ("gateway", "frontend").index(process) if process in ("gateway", "frontend") else 2
+
+
+async def end_everything(folder: StateFolder, state: FleetState | None) -> None:
+    """Raises FleetRefused with what could not be ended."""
+    left = await end_all(lambda: everything(folder, state), turn, GRACE_SECONDS)
+    if left:
+        raise FleetRefused(f"These could not be ended: {', '.join(left)}.")
