@@ -51,6 +51,7 @@ from prime_inference.reliability.settings import Settings
 from prime_inference.routing.tool_calls import ToolCallRanking
 from prime_inference.wire.http_server import HttpServer
 from prime_inference.wire.openai.errors import render_error
+from prime_inference.wire.resolver import Resolver
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ class _Core:
     tool_calls: ToolCalls
     guard: Guard
     coordination: Coordination
+    resolver: Resolver
     canaries: Canaries
     health: HealthChecks
     runner: Runner
@@ -140,7 +142,8 @@ def _core(
 ) -> _Core:
     clock = asyncio.get_running_loop().time
     metrics = Metrics()
-    upstreams = Upstreams(catalog, clock)
+    resolver = Resolver()
+    upstreams = Upstreams(catalog, clock, resolver)
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     settlement = Settlement([metrics, upstreams, access_log])
     ranking = ToolCallRanking(clock)
@@ -173,8 +176,9 @@ def _core(
         tool_calls,
         guard,
         coordination,
+        resolver,
         canaries,
-        HealthChecks(catalog, guard, random),
+        HealthChecks(catalog, guard, random, resolver=resolver, upstreams=upstreams),
         Runner(guard, coordination, clock, canaries.send),
         inference,
     )
@@ -186,7 +190,7 @@ async def _public(
 ) -> AsyncIterator[Gateway]:
     """What the public port answers."""
     response_store = SqliteResponseStore(options.state_dir / "responses.sqlite")
-    token_counter = TokenCounter(core.catalog)
+    token_counter = TokenCounter(core.catalog, core.resolver)
     auth = parts.authenticator() if parts else Authenticator(keys)
     clock = asyncio.get_running_loop().time
     price = parts.price if parts else _no_price

@@ -135,6 +135,48 @@ async def test_checks_never_take_the_last_deployment_away():
         assert guard.candidates(MODEL) == ["engine-0"]
 
 
+@pytest.mark.parametrize("health", ["vllm", "none"])
+async def test_who_turns_everybody_away_is_unhealthy_until_he_does_not(health: HealthCheck):
+    replies: dict[str, bytes | None] = {
+        "/health": answer(b""),
+        "/v1/chat/completions": answer({}, 401),
+    }
+    async with saying(replies) as base_url:
+        fleet = [at(base_url, health), deployment(1, base_url, health="none")]
+        guard, catalog = guarded(fleet), MemoryCatalog(models(), fleet)
+        upstreams = Upstreams(catalog, time.monotonic)
+        checks = HealthChecks(catalog, guard, Random(1), upstreams=upstreams)
+        suspect, _ = upstreams.serving(MODEL)
+        await checks.look()
+        assert ("engine-0", Readiness.REFUSING) not in checks.looks  # nobody asked it for a reason
+        suspect.refusals += 1  # a client's request was turned away
+        await checks.look()
+        await checks.look()
+        assert guard.candidates(MODEL) == ["engine-1"]
+        replies["/v1/chat/completions"] = answer({"choices": [{}]})
+        await checks.look()
+        assert set(guard.candidates(MODEL)) == {"engine-0", "engine-1"}
+        upstreams.close()
+
+
+async def test_who_turns_one_client_away_stays_healthy():
+    replies: dict[str, bytes | None] = {
+        "/health": answer(b""),
+        "/v1/chat/completions": answer({"choices": [{}]}),
+    }
+    async with saying(replies) as base_url:
+        fleet = [at(base_url, "vllm")]
+        guard, catalog = guarded(fleet), MemoryCatalog(models(), fleet)
+        upstreams = Upstreams(catalog, time.monotonic)
+        checks = HealthChecks(catalog, guard, Random(1), upstreams=upstreams)
+        (suspect,) = upstreams.serving(MODEL)
+        for _ in range(3):
+            suspect.refusals += 1
+            await checks.look()
+        assert checks.looks == {("engine-0", Readiness.READY): 3}
+        upstreams.close()
+
+
 async def test_checks_go_on_for_what_joins_and_forget_what_leaves():
     async with saying({}) as base_url:
         catalog = MemoryCatalog(models(), [])

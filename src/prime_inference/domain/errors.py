@@ -241,7 +241,7 @@ class UpstreamFailure(ApiError):
 
 
 class UpstreamRefused(UpstreamFailure):
-    """The upstream judged the request itself wrong (a 4xx other than 408, 425, 429)."""
+    """The upstream judged the request itself wrong (400, 409, 413, 422)."""
 
     status = 400
     kind = "invalid_request_error"

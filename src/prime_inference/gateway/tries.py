@@ -24,6 +24,7 @@ from prime_inference.domain.models import Deployment
 from prime_inference.gateway import reserved
 from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.upstream_errors import refuses_us
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import wait_for_slot
@@ -48,7 +49,7 @@ class Tries:
         self._upstreams = upstreams
         self._run = run
         self._count = 0
-        self._unseen = False  # the last try reached nobody
+        self._unseen = False  # the last try loaded nobody
         self._moved = False  # left an ejected deployment, which is free once
         self._last = ""  # the deployment that failed last
         self._seen: set[str] = set()  # in this round
@@ -76,10 +77,11 @@ class Tries:
         self._last = upstream.deployment.id
         self._seen.add(self._last)
         self._failures.append(failure)
-        self._unseen = isinstance(failure, NoConnection)
+        unreached = isinstance(failure, NoConnection)
+        self._unseen = unreached or refuses_us(failure.upstream_status)
         if isinstance(failure, SlotRecalled):  # no fault of the deployment's, which may have others
             self._full.add(self._last)
-        elif not self._unseen:
+        elif not unreached:
             self._count += 1
         if self._run.committed:
             self._cut_off(upstream, failure)
@@ -216,8 +218,9 @@ class Tries:
     def _may_try(self) -> bool:
         """The first try is free; the others are bounded for each request and for all together.
 
-        A try that reached nobody has loaded nobody: to go on from there is a first try again.
-        Each round makes such a try once per deployment, so they are bounded too.
+        A try that reached nobody, or was turned away unread, has loaded nobody: to go on from
+        there is a first try again. Each round makes such a try once per deployment, so they are
+        bounded too.
         """
         if not self._count or (self._unseen and self._count < MOST_TRIES):
             return True
