@@ -106,6 +106,14 @@ def guarded(deployments: list[Deployment], settings: Settings | None = None) -> 
     return guard
 
 
+async def leased(guard: Guard) -> asyncio.Task[None]:
+    """Lease slots, until what is returned is cancelled."""
+    store = MemoryCoordination(time.monotonic)
+    running = asyncio.create_task(Runner(guard, store, time.monotonic).run())
+    await eventually(lambda: all(status.leased for status in guard.status()), 10)
+    return running
+
+
 async def test_a_deployment_that_is_not_ready_is_offered_last_until_it_is():
     replies: dict[str, bytes | None] = {"/health": answer(b"", 503)}
     async with saying(replies) as base_url, MockEngine() as engine:
@@ -147,6 +155,7 @@ async def test_who_turns_everybody_away_is_unhealthy_until_he_does_not(health: H
         upstreams = Upstreams(catalog, time.monotonic)
         checks = HealthChecks(catalog, guard, Random(1), upstreams=upstreams)
         suspect, _ = upstreams.serving(MODEL)
+        leasing = await leased(guard)
         await checks.look()
         assert ("engine-0", Readiness.REFUSING) not in checks.looks  # nobody asked it for a reason
         suspect.refusals += 1  # a client's request was turned away
@@ -156,6 +165,7 @@ async def test_who_turns_everybody_away_is_unhealthy_until_he_does_not(health: H
         replies["/v1/chat/completions"] = answer({"choices": [{}]})
         await checks.look()
         assert set(guard.candidates(MODEL)) == {"engine-0", "engine-1"}
+        leasing.cancel()
         upstreams.close()
 
 
@@ -170,10 +180,12 @@ async def test_who_turns_one_client_away_stays_healthy():
         upstreams = Upstreams(catalog, time.monotonic)
         checks = HealthChecks(catalog, guard, Random(1), upstreams=upstreams)
         (suspect,) = upstreams.serving(MODEL)
+        leasing = await leased(guard)
         for _ in range(3):
             suspect.refusals += 1
             await checks.look()
         assert checks.looks == {("engine-0", Readiness.READY): 3}
+        leasing.cancel()
         upstreams.close()
 
 

@@ -45,7 +45,9 @@ class Canaries:
             failure = UpstreamTimeout("A canary was not answered.", clock="total")
         except UpstreamFailure as error:
             failure = error
-        outcome = outcome_of(failure, failure.upstream_status if failure else 0)
+        status = failure.upstream_status if failure else 0
+        # turned away, it was not the fault of a client's request: there is none
+        outcome = Outcome.FAILED if refuses_us(status) else outcome_of(failure, status)
         if outcome is Outcome.ANSWERED:
             slot.first_token()
         slot.record(outcome)

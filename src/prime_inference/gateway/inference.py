@@ -75,7 +75,7 @@ class Inference:
         self.in_flight += 1
         try:
             model = self._model(operation)
-            run.model, run.revision = model.id, model.revision
+            run.model = model.id
             able = self._able(operation, model)
             if operation.session or len(able) > 1:
                 run.session = session_of(key.tenant, operation)

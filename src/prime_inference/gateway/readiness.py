@@ -108,7 +108,6 @@ class HealthChecks:
             )
         self._guard.set_health(deployment.id, health.healthy, down=health.down)
 
-
     def _suspected(self, deployment: str) -> bool:
         """Whether it turned a request away since that was last looked into, or did it then."""
         upstream = self._upstreams.find(deployment) if self._upstreams is not None else None

@@ -20,7 +20,6 @@ from prime_inference.domain.errors import (
     UpstreamFailure,
     UpstreamTimeout,
 )
-from prime_inference.domain.models import Deployment
 from prime_inference.gateway import reserved
 from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.run import Run
@@ -57,7 +56,6 @@ class Tries:
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
-        self._begun: Deployment | None = None  # that wrote a part of what was sent
         self._pieces = 0  # attempts that had brought content by the last failure
         self._cut: UpstreamFailure | None = None  # what broke the answer off
         self._paused = 0.0  # seconds
@@ -84,11 +82,10 @@ class Tries:
         elif not unreached:
             self._count += 1
         if self._run.committed:
-            self._cut_off(upstream, failure)
+            self._cut_off(failure)
 
-    def _cut_off(self, upstream: Upstream, failure: UpstreamFailure) -> None:
+    def _cut_off(self, failure: UpstreamFailure) -> None:
         """Content was sent: only the same revision can go on. Raises if nobody else has it."""
-        self._begun = upstream.deployment
         came_further = self._run.pieces != self._pieces
         if came_further:  # it may fail as often again
             self._pieces = self._run.pieces
@@ -126,7 +123,7 @@ class Tries:
         guard, run, mine = self._guard, self._run, left.deployment.id
         if not came_further and self._count + 1 >= MOST_TRIES:
             return None
-        able = self._able(left.deployment if committed else None)
+        able = self._able(committed=committed)
         best_first = offered(guard, self._ranking, run)
         names = [n for n in best_first if n in able and not guard.is_ejected(n)]
         if not came_further:
@@ -159,17 +156,18 @@ class Tries:
                 return upstream
         return None
 
-    def _able(self, begun: Deployment | None = None) -> dict[str, Upstream]:
+    def _able(self, *, committed: bool = False) -> dict[str, Upstream]:
         """Those that serve the request, by id; the fleet may have changed since it began.
 
-        `begun` wrote a part of what was sent; none: the one that the last failure tells.
+        `committed`: content was sent, though no failure has told so yet.
         """
-        run, operation, begun = self._run, self._run.operation, begun or self._begun
+        run, operation = self._run, self._run.operation
+        committed = committed or run.committed
         return {
             upstream.deployment.id: upstream
             for upstream in self._upstreams.on_route(run.model, operation.route)
             if operation.missing(upstream.deployment) is None
-            and (begun is None or same_revision(run.revision, begun, upstream.deployment))
+            and (not committed or same_revision(run.revision, upstream.revision))
         }
 
     async def _pause(self) -> None:

@@ -39,6 +39,7 @@ def refuses_us(status: int) -> bool:
     """
     return 400 <= status < 500 and status not in REFUSALS and status not in PASSING
 
+
 _CONTEXT = re.compile(
     r"maximum context length|exceeds? the available context size|context_length_exceeded", re.I
 )

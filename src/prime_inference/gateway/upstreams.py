@@ -20,8 +20,9 @@ IDLE_CONNECTIONS = 256  # as many as requests that usually run at a time
 class Upstream:
     """One deployment as this process sees it."""
 
-    def __init__(self, deployment: Deployment, resolver: Resolver) -> None:
+    def __init__(self, deployment: Deployment, revision: str, resolver: Resolver) -> None:
         self.deployment = deployment
+        self.revision = revision  # what it serves now: its own, or its model's
         self._resolver = resolver
         # llama.cpp closes a connection without notice after one streamed answer in three
         idle = 0 if deployment.engine == "llama.cpp" else IDLE_CONNECTIONS
@@ -106,7 +107,7 @@ class Upstreams:
         for name, upstream in list(self._by_id.items()):
             spec = wanted.get(name)
             if spec is not None and upstream.leads_to(spec):
-                upstream.deployment = spec
+                upstream.deployment, upstream.revision = spec, self._revision(spec)
             else:
                 del self._by_id[name]
                 upstream.pool.retire()
@@ -132,5 +133,11 @@ class Upstreams:
     def _of(self, deployment: Deployment) -> Upstream:
         upstream = self._by_id.get(deployment.id)
         if upstream is None:
-            upstream = self._by_id[deployment.id] = Upstream(deployment, self._resolver)
+            revision = self._revision(deployment)
+            upstream = Upstream(deployment, revision, self._resolver)
+            self._by_id[deployment.id] = upstream
         return upstream
+
+    def _revision(self, deployment: Deployment) -> str:
+        model = self._catalog.find(deployment.model)
+        return deployment.revision or (model.revision if model is not None else "")
