@@ -55,8 +55,6 @@ from prime_inference.wire.resolver import Resolver
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 30.0  # Kubernetes' default grace period
-
 Follow = Callable[[LiveFleet], Coroutine[Any, Any, None]]
 """Changes the fleet while it is served; called again should it fail."""
 
@@ -105,7 +103,9 @@ async def listening(
 
         reports = cache_reports or NoReports()
         control = _control(core, live, keys, parts, background, reports, state)
-        listeners = _listeners(options, keys, public, HttpServer(control.handle, render_error))
+        listeners = _listeners(
+            options, keys, public, HttpServer(control.handle, render_error), live.look_again
+        )
         tasks = _started(background, core, control, live, parts, follow)
         stack.push_async_callback(_farewell, core, tasks)
         yield await stack.enter_async_context(listeners)
@@ -291,11 +291,15 @@ async def _farewell(core: _Core, tasks: list[asyncio.Task[None]]) -> None:
 
 @contextlib.asynccontextmanager
 async def _listeners(
-    options: ListenOptions, keys: FileKeyStore, public: HttpServer, control: HttpServer
+    options: ListenOptions,
+    keys: FileKeyStore,
+    public: HttpServer,
+    control: HttpServer,
+    reload: Callable[[], None],
 ) -> AsyncIterator[Listening]:
     """Both ports are open inside; the public one is closed first."""
     endpoint_file = EndpointFile(options.state_dir)
-    stop_signal = StopSignal()
+    stop_signal = StopSignal(reload)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(control.close)
         stack.push_async_callback(public.close)
@@ -316,9 +320,10 @@ async def _listeners(
         async def stop() -> None:
             await stop_signal.wait()
             log.info("draining: %d requests in flight", public.in_flight)
-            drain = asyncio.get_running_loop().create_task(public.drain(DRAIN_SECONDS))
+            drain = asyncio.get_running_loop().create_task(public.drain(options.drain_seconds))
             second = await stop_signal.wait_again(drain)
             if second:
+                log.warning("stopping at once: %d requests in flight", public.in_flight)
                 raise StoppedAtOnce(second)
 
         _tune_garbage_collection()

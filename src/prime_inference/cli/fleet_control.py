@@ -11,7 +11,15 @@ import typer
 
 from prime_inference.cli.fleets import DynamoPython, File, explained, found_state_dir, run_to_end
 from prime_inference.cli.options import Plain, TextOrJson, json_help
-from prime_inference.cli.serve import ControlPort, Host, Port, StateDir, require_ports, run_server
+from prime_inference.cli.serve import (
+    ControlPort,
+    DrainSeconds,
+    Host,
+    Port,
+    StateDir,
+    require_ports,
+    run_server,
+)
 from prime_inference.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -80,6 +88,7 @@ def gateway(
     port: Port = 8000,
     control_port: ControlPort = 8001,
     state_dir: StateDir = None,
+    drain_seconds: DrainSeconds = None,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
@@ -91,7 +100,11 @@ def gateway(
     from prime_inference import compose
 
     listen = compose.ListenOptions(
-        state_dir=found_state_dir(state_dir), host=host, port=port, control_port=control_port
+        state_dir=found_state_dir(state_dir),
+        host=host,
+        port=port,
+        control_port=control_port,
+        drain_seconds=compose.DRAIN_SECONDS if drain_seconds is None else drain_seconds,
     )
     require_ports(host, port, control_port)
     options = compose.FleetGatewayOptions(listen, deployments)

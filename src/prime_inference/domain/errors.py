@@ -20,6 +20,7 @@
     │   └── ReservationExhausted      429  rate_limit_exceeded
     ├── InternalFailure               500  server
     ├── MethodUnknown                 501  invalid_request
+    ├── ShuttingDown                  503  provider_unavailable
     └── UpstreamFailure               502  provider_unavailable
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
         ├── ContextTooSmall           400  context_length_exceeded
@@ -225,6 +226,20 @@ class ReservationExhausted(RateLimited):
 
 class InternalFailure(ApiError):
     """A defect of ours; the details are in the log under the request id, not in the answer."""
+
+
+class ShuttingDown(ApiError):
+    """The gateway was told to stop, and the time for answers in flight is over."""
+
+    status = 503
+    code = "shutting_down"
+    error_type = "provider_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This gateway stops and could not finish the answer. Ask again: another one serves.",
+            retry_after=1.0,
+        )
 
 
 class UpstreamFailure(ApiError):

@@ -39,7 +39,9 @@ CONTROLLER = {"app.kubernetes.io/name": "prime-inference", COMPONENT: "controlle
 """What a controller's pod has to have to ask frontends how busy they are."""
 GATEWAY_PORT = 8000
 CONTROL_PORT = 8001
-GRACE_SECONDS = 60  # a drain takes 30 at most (compose.DRAIN_SECONDS), Dynamo's as long
+GRACE_SECONDS = 60  # Dynamo's drain takes 30 at most
+GATEWAY_DRAIN_SECONDS = 600  # a rolling restart cuts what takes longer; nobody waits for less
+GATEWAY_GRACE_SECONDS = GATEWAY_DRAIN_SECONDS + 15  # what is broken off then is told so in 6
 
 
 def documents(fleet: Fleet, datacenter: str, namespace: str = "default") -> list[Document]:
@@ -253,6 +255,7 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
             "--port", str(GATEWAY_PORT),
             "--control-port", str(CONTROL_PORT),
             "--state-dir", "/var/lib/prime",
+            "--drain-seconds", str(GATEWAY_DRAIN_SECONDS),
         ],
         "ports": [
             {"containerPort": GATEWAY_PORT, "name": "api"},
@@ -268,7 +271,7 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
     }  # fmt: skip
     pod = {
         "containers": [container],
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": GATEWAY_GRACE_SECONDS,
         "volumes": [
             {"name": "deployments", "configMap": {"name": name}},
             {"name": "state", "emptyDir": {}},
