@@ -43,6 +43,7 @@ from prime_inference.gateway.token_count import TokenCounter
 from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
+from prime_inference.ports.clock import steady_clock
 from prime_inference.ports.coordination import Coordination
 from prime_inference.reliability.background import Background, end
 from prime_inference.reliability.guard import Guard
@@ -141,6 +142,7 @@ def _core(
     catalog: ChangingCatalog, options: ListenOptions, random: Random, parts: BillingParts | None
 ) -> _Core:
     clock = asyncio.get_running_loop().time
+    steady = steady_clock()  # a lease must not outlast its time because the machine slept
     metrics = Metrics()
     resolver = Resolver()
     upstreams = Upstreams(catalog, clock, resolver)
@@ -148,11 +150,11 @@ def _core(
     settlement = Settlement([metrics, upstreams, access_log])
     ranking = ToolCallRanking(clock)
     tool_calls = ToolCalls([metrics, upstreams, ranking])
-    guard = Guard(secrets.token_hex(8), Settings(), clock, random, canary=True)
+    guard = Guard(secrets.token_hex(8), Settings(), steady, random, canary=True)
     guard.configure(
         deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
     )
-    coordination = options.coordination(clock)
+    coordination = options.coordination(steady)
     canaries = Canaries(upstreams)
     inference = Inference(
         catalog,
@@ -179,7 +181,7 @@ def _core(
         resolver,
         canaries,
         HealthChecks(catalog, guard, random, resolver=resolver, upstreams=upstreams),
-        Runner(guard, coordination, clock, canaries.send),
+        Runner(guard, coordination, steady, canaries.send),
         inference,
     )
 

@@ -17,7 +17,7 @@ from prime_inference.reliability.guard import Guard
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0  # looking costs a call of the kernel; nobody waits for a change by the second
+POLL_SECONDS = 0.5  # looking costs a call of the kernel; two looks see a change: within a second
 
 
 class LiveFleet:

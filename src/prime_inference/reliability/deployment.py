@@ -20,6 +20,8 @@ from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Slot
 from prime_inference.reliability.statistics import HoldingTime, LatencyHistogram
 
+RATE_S = 0.25  # all slots are looked at, thousands maybe, and refusals may come by the thousand
+
 VERDICTS = {
     Outcome.ANSWERED: Verdict.ANSWERED,
     Outcome.FAILED: Verdict.FAILED,
@@ -58,6 +60,10 @@ class DeploymentGuard:
         self.refused = 0
         self.in_flight = 0  # on slots that everybody shares
         self.batch_in_flight = 0
+        self._taken: dict[Slot, None] = {}  # of the shared lease
+        self._rate = 0.0  # slots per second
+        self._rate_limit = 0  # slots, when that was found
+        self._rate_until = -math.inf
         self.reserved: dict[str, ReservedLease] = {}  # by reservation
         self.shared: dict[SharedSlot, None] | None = None  # taken ones, where some are reserved
         self.recall: Recall | None = None  # where some are reserved
@@ -67,6 +73,11 @@ class DeploymentGuard:
         self._clock = clock
         self._conclude = conclude
         self._rate_may_eject = rate_may_eject
+
+    def moved(self) -> None:
+        """It is at another address, of which nothing is known."""
+        self.breaker.moved()
+        self.healthy, self.found_down_at = True, None
 
     @property
     def usable(self) -> bool:
@@ -125,8 +136,11 @@ class DeploymentGuard:
         if for_batch or in_flight - batch > lease.peak_interactive or in_flight >= lease.granted:
             lease.demand(in_flight - batch, batch, now)
         if self.shared is not None:
-            return SharedSlot(self, priority, now, ticket, on_release, self.shared)
-        return Slot(self, priority, now, ticket, on_release)
+            slot: Slot = SharedSlot(self, priority, now, ticket, on_release, self.shared)
+        else:
+            slot = Slot(self, priority, now, ticket, on_release)
+        self._taken[slot] = None
+        return slot
 
     def take_reserved(
         self, reservation: str, now: float, on_release: Callable[[DeploymentGuard], None]
@@ -157,6 +171,7 @@ class DeploymentGuard:
     def give_back(self, slot: Slot) -> None:
         """Called once by each slot."""
         self.in_flight -= 1
+        del self._taken[slot]
         if slot.priority is Priority.BATCH:
             self.batch_in_flight -= 1
         assert self.in_flight >= self.batch_in_flight >= 0
@@ -193,9 +208,23 @@ class DeploymentGuard:
             self.breaker.failed(self._clock(), self._rate_may_eject(self.model), reached=reached)
 
     def slots_per_second(self, now: float) -> float:
-        """How often a slot becomes free; 0 if that was never seen."""
-        mean = self.holding.mean_s
-        return self.lease.limit(now) / mean if mean else 0.0
+        """How often a slot becomes free; 0 if that was never seen.
+
+        One that is held for longer than the mean is not about to become free: it is taken to be
+        held for as long again. That is looked into once in `RATE_S`.
+        """
+        mean, limit = self.holding.mean_s, self.lease.limit(now)
+        if not mean or not limit:
+            return 0.0
+        if limit != self._rate_limit or now >= self._rate_until:
+            self._rate = self._slots_per_second(now, mean, limit)
+            self._rate_limit, self._rate_until = limit, now + RATE_S
+        return self._rate
+
+    def _slots_per_second(self, now: float, mean: float, limit: int) -> float:
+        taken = sum(1 / max(mean, now - slot.started_at) for slot in self._taken)
+        free = limit - len(self._taken)
+        return taken + free / mean if free >= 0 else taken * limit / len(self._taken)
 
     def _end_probe(self, slot: Slot, verdict: Verdict) -> None:
         ticket, slot.ticket = slot.ticket, None
