@@ -701,6 +701,21 @@ def test_who_is_sent_away_is_told_to_come_when_it_is_his_turn() -> None:
     assert max(Counter(int(seconds) for seconds in times).values()) <= 2 * per_second
 
 
+def test_a_turn_whose_owner_does_not_come_holds_up_nobody() -> None:
+    fleet = Fleet(deployment("a", slots=8))
+    slots = _worn_in(fleet, 8, 0.8)
+    got: list[Slot | Refusal] = []
+    for _ in range(200):
+        _waiter(fleet, got, Priority.INTERACTIVE)
+    fleet.advance(2)  # those in the line have gone, as all the others
+    for slot in slots:
+        slot.release()
+    fleet.advance(1)
+    _busy(fleet, "a", 8)
+    answers = [_waiter(fleet, got, Priority.INTERACTIVE) for _ in range(20)]
+    assert min(each.retry_after_s for each in answers if isinstance(each, Refusal)) < 3
+
+
 def test_nobody_is_sent_away_for_longer_than_clients_heed() -> None:
     fleet = Fleet(deployment("a", slots=8))
     _worn_in(fleet, 8, 0.8)

@@ -47,6 +47,8 @@ class ModelPool:
         unknown = min(known) if known else UNKNOWN_FIRST_TOKEN_S  # the unknown is tried
         for member, median in zip(self.members, medians, strict=True):
             member.expected_first_token_s = unknown if median is None else median
+        if not self.line.size and any(m.usable and m.has_room(now) for m in self.members):
+            self._promised_until = -math.inf  # there is room: those who were sent away do not come
 
     def wake(self, now: float) -> bool:
         """Ask for slots again if none are leased because nobody asked; whether there are some."""
