@@ -53,6 +53,7 @@ class Tries:
         self._last = ""  # the deployment that failed last
         self._seen: set[str] = set()  # in this round
         self._full: set[str] = set()  # of those, they had no slot
+        self._unreached: set[str] = set()  # of those, they could not be reached
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
@@ -79,7 +80,9 @@ class Tries:
         self._unseen = unreached or refuses_us(failure.upstream_status)
         if isinstance(failure, SlotRecalled):  # no fault of the deployment's, which may have others
             self._full.add(self._last)
-        elif not unreached:
+        elif unreached:
+            self._unreached.add(self._last)
+        else:
             self._count += 1
         if self._run.committed:
             self._cut_off(failure)
@@ -99,6 +102,8 @@ class Tries:
     async def next(self) -> tuple[Upstream, Slot | Refusal]:
         """The next to be tried. Raises UpstreamFailure if none is worth it."""
         untried = self._untried()
+        if untried is None and self._unreached:
+            untried = self._ejected()
         if untried is None and self._all_are_full():
             return await self._wait()
         if untried is None:
@@ -180,6 +185,7 @@ class Tries:
         await asyncio.sleep(pause)
         self._seen -= self._full or set(self._seen)  # who had no slot is still untried
         self._full.clear()
+        self._unreached.clear()
         self._earlier, self._failures = self._failures, []
 
     async def _wait(self) -> tuple[Upstream, Slot]:
@@ -187,7 +193,8 @@ class Tries:
         while True:
             slot: Slot | Refusal = Refusal(Reason.FULL, reserved.RETRY_S)
             if self._run.may_share:
-                slot = await wait_for_slot(self._guard, self._run.model, among=self._able().keys())
+                among = self._able().keys() - self._unreached
+                slot = await wait_for_slot(self._guard, self._run.model, among=among)
             if isinstance(slot, Refusal):
                 await self._wait_on(slot)
                 continue
@@ -209,9 +216,12 @@ class Tries:
         await asyncio.sleep(pause)
 
     def _all_are_full(self) -> bool:
-        return not any(
-            failure.upstream_status or not is_full(failure) for failure in self._failures
+        """Whether nobody who can be reached has a slot here, and that is all there is to tell."""
+        none_has_answered = not any(
+            failure.upstream_status or not (is_full(failure) or isinstance(failure, NoConnection))
+            for failure in self._failures
         )
+        return none_has_answered and (bool(self._full) or not self._failures)
 
     def _may_try(self) -> bool:
         """The first try is free; the others are bounded for each request and for all together.
