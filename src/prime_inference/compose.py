@@ -16,6 +16,7 @@ from prime_inference.adapters.files.state_lock import holding
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.compose_billing import BillingOptions as BillingOptions
 from prime_inference.compose_listeners import listening as listening
+from prime_inference.compose_options import DRAIN_SECONDS as DRAIN_SECONDS
 from prime_inference.compose_options import ENGINE_PARAMETERS as ENGINE_PARAMETERS
 from prime_inference.compose_options import Announce as Announce
 from prime_inference.compose_options import Endpoint as Endpoint
@@ -141,6 +142,7 @@ async def _serve(options: ServeOptions, announce: Announce, progress: Progress) 
         options.host,
         options.port,
         options.control_port,
+        drain_seconds=options.drain_seconds,
         billing=options.billing,
     )
     await engine.start()

@@ -43,6 +43,7 @@ from prime_inference.gateway.token_count import TokenCounter
 from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
 from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import ChangingCatalog
+from prime_inference.ports.clock import steady_clock
 from prime_inference.ports.coordination import Coordination
 from prime_inference.reliability.background import Background, end
 from prime_inference.reliability.guard import Guard
@@ -51,10 +52,9 @@ from prime_inference.reliability.settings import Settings
 from prime_inference.routing.tool_calls import ToolCallRanking
 from prime_inference.wire.http_server import HttpServer
 from prime_inference.wire.openai.errors import render_error
+from prime_inference.wire.resolver import Resolver
 
 log = logging.getLogger(__name__)
-
-DRAIN_SECONDS = 30.0  # Kubernetes' default grace period
 
 Follow = Callable[[LiveFleet], Coroutine[Any, Any, None]]
 """Changes the fleet while it is served; called again should it fail."""
@@ -86,7 +86,8 @@ async def listening(
     background = Background(asyncio.get_running_loop().time)
     async with contextlib.AsyncExitStack() as stack:
         parts = None
-        upstreams = Upstreams(catalog, asyncio.get_running_loop().time)
+        resolver = Resolver()
+        upstreams = Upstreams(catalog, asyncio.get_running_loop().time, resolver)
         if options.billing is not None:
             parts = await stack.enter_async_context(
                 billing_parts(
@@ -99,7 +100,7 @@ async def listening(
                 )
             )
             await parts.fleet_prices.publish(catalog.models())
-        core = _core(catalog, upstreams, options, random or Random(), parts)  # noqa: S311
+        core = _core(catalog, upstreams, resolver, options, random or Random(), parts)  # noqa: S311
         stack.push_async_callback(core.close)
         app = await stack.enter_async_context(_public(core, options, keys, parts))
         public = HttpServer(app.handle, app.refusal, check_head=app.check_head)
@@ -112,7 +113,9 @@ async def listening(
 
         reports = cache_reports or NoReports()
         control = _control(core, live, keys, parts, background, reports, state)
-        listeners = _listeners(options, keys, public, HttpServer(control.handle, render_error))
+        listeners = _listeners(
+            options, keys, public, HttpServer(control.handle, render_error), live.look_again
+        )
         tasks = _started(background, core, control, live, parts, follow)
         stack.push_async_callback(_farewell, core, tasks)
         yield await stack.enter_async_context(listeners)
@@ -131,6 +134,7 @@ class _Core:
     tool_calls: ToolCalls
     guard: Guard
     coordination: Coordination
+    resolver: Resolver
     canaries: Canaries
     health: HealthChecks
     runner: Runner
@@ -146,23 +150,25 @@ class _Core:
 def _core(
     catalog: ChangingCatalog,
     upstreams: Upstreams,
+    resolver: Resolver,
     options: ListenOptions,
     random: Random,
     parts: BillingParts | None,
 ) -> _Core:
     clock = asyncio.get_running_loop().time
+    steady = steady_clock()  # a lease must not outlast its time because the machine slept
     metrics = Metrics()
     access_log = AccessLog(options.state_dir / "generations.jsonl")
     ranking = ToolCallRanking(clock)
     tool_calls = ToolCalls([metrics, upstreams, ranking])
-    guard = Guard(secrets.token_hex(8), Settings(), clock, random, canary=True)
+    guard = Guard(secrets.token_hex(8), Settings(), steady, random, canary=True)
     guard.configure(
         deployment for model in catalog.models() for deployment in catalog.deployments(model.id)
     )
     reservations = ReservationMetrics(guard)
     metrics.register(reservations)
     settlement = Settlement([metrics, upstreams, access_log, *([reservations] if parts else [])])
-    coordination = options.coordination(clock)
+    coordination = options.coordination(steady)
     canaries = Canaries(upstreams)
     inference = Inference(
         catalog,
@@ -186,9 +192,10 @@ def _core(
         tool_calls,
         guard,
         coordination,
+        resolver,
         canaries,
-        HealthChecks(catalog, guard, random),
-        Runner(guard, coordination, clock, canaries.send),
+        HealthChecks(catalog, guard, random, resolver=resolver, upstreams=upstreams),
+        Runner(guard, coordination, steady, canaries.send),
         inference,
     )
 
@@ -199,7 +206,7 @@ async def _public(
 ) -> AsyncIterator[Gateway]:
     """What the public port answers."""
     response_store = SqliteResponseStore(options.state_dir / "responses.sqlite")
-    token_counter = TokenCounter(core.catalog)
+    token_counter = TokenCounter(core.catalog, core.resolver)
     auth = parts.authenticator() if parts else Authenticator(keys)
     clock = asyncio.get_running_loop().time
     price = parts.price if parts else _no_price
@@ -303,11 +310,15 @@ async def _farewell(core: _Core, tasks: list[asyncio.Task[None]]) -> None:
 
 @contextlib.asynccontextmanager
 async def _listeners(
-    options: ListenOptions, keys: FileKeyStore, public: HttpServer, control: HttpServer
+    options: ListenOptions,
+    keys: FileKeyStore,
+    public: HttpServer,
+    control: HttpServer,
+    reload: Callable[[], None],
 ) -> AsyncIterator[Listening]:
     """Both ports are open inside; the public one is closed first."""
     endpoint_file = EndpointFile(options.state_dir)
-    stop_signal = StopSignal()
+    stop_signal = StopSignal(reload)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(control.close)
         stack.push_async_callback(public.close)
@@ -328,9 +339,10 @@ async def _listeners(
         async def stop() -> None:
             await stop_signal.wait()
             log.info("draining: %d requests in flight", public.in_flight)
-            drain = asyncio.get_running_loop().create_task(public.drain(DRAIN_SECONDS))
+            drain = asyncio.get_running_loop().create_task(public.drain(options.drain_seconds))
             second = await stop_signal.wait_again(drain)
             if second:
+                log.warning("stopping at once: %d requests in flight", public.in_flight)
                 raise StoppedAtOnce(second)
 
         _tune_garbage_collection()

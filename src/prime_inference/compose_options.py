@@ -16,6 +16,10 @@ from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.ports.coordination import Coordination
 from prime_inference.wire.http_client import Origin
 
+DRAIN_SECONDS = 25.0
+"""For answers in flight after the first signal: what remains of Kubernetes' default grace period of
+30 s is for telling those that are broken off."""
+
 KEEP_ALIVE_SECONDS = 15.0  # load balancers close connections that are silent for 60 s
 
 ENGINE_PARAMETERS: dict[EngineKind, frozenset[str]] = {
@@ -53,6 +57,7 @@ class ListenOptions:
     port: int = 8000
     control_port: int = 8001
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    drain_seconds: float = DRAIN_SECONDS  # for answers in flight, once it is told to stop
     clocks: ClockLimits = field(default_factory=ClockLimits)
     billing: BillingOptions | None = None  # None: one tenant, and nobody is billed
     redis_url: str | None = field(default=None, repr=False)  # it may hold a password
@@ -81,6 +86,7 @@ class ServeOptions:
     model_id: str | None = None  # what clients name it; None: derived from the file's name
     slots: int = 2  # answers written at a time; each reserves the memory of a whole context
     context_tokens: int | None = None  # context window; None: what the model was trained with
+    drain_seconds: float = DRAIN_SECONDS
     billing: BillingOptions | None = None
 
 

@@ -11,6 +11,7 @@ import pytest
 from prime_inference.adapters.files.fleet_file import FleetFile
 from prime_inference.compose import ENGINE_PARAMETERS
 from prime_inference.domain.fleet import FleetInvalid, Override
+from prime_inference.domain.toml import read_toml
 
 EXAMPLE = Path(__file__).parents[2] / "examples/two-datacenters.toml"
 PLAIN = """
@@ -127,17 +128,17 @@ def test_only_mock_and_llama_cpp_are_started_here_and_only_by_serve(tmp_path: Pa
 
 def test_a_change_of_the_file_is_seen_once(tmp_path: Path):
     file = source(tmp_path, PLAIN)
-    assert file.changed()  # nobody has read it yet
+    assert [file.changed(), file.changed()] == [False, True]  # nobody has read it yet
     file.read()
     assert not file.changed()
     draft = tmp_path / "draft"
     draft.write_text(PLAIN.replace("slots = 8", "slots = 9"))
     draft.replace(tmp_path / "fleet.toml")  # as editors do, and within the same tick of the clock
-    assert file.changed()
+    assert [file.changed(), file.changed()] == [False, True]
     (deployment,) = file.read().deployments
     assert (deployment.slots, file.changed()) == (9, False)
     (tmp_path / "fleet.toml").unlink()
-    assert file.changed()
+    assert [file.changed(), file.changed()] == [False, True]
 
 
 SECOND = {
@@ -238,3 +239,21 @@ def test_changes_that_are_damaged_are_said(tmp_path: Path):
     (tmp_path / "changes.json").write_text("{")
     with pytest.raises(FleetInvalid, match=r"changes\.json: it cannot be read"):
         file.read()
+
+
+def test_a_file_that_is_being_written_is_not_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text("a = 1\n")
+    file = FleetFile(path, {}, launching=False, changes=tmp_path / "changes.json")
+    assert not file.changed()
+    for number in range(5):  # a piece is written between any two looks
+        with path.open("a") as writer:
+            writer.write(f"b{number} = 1\n")
+        assert not file.changed()
+    assert file.changed()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_bytes(b"\xef\xbb\xbfa = 1\n")
+    assert read_toml(path) == {"a": 1}

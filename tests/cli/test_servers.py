@@ -152,6 +152,33 @@ def test_a_second_signal_stops_at_once_and_the_exit_code_says_so(
     assert json.loads(line)["outcome"] == "shutdown"
 
 
+def test_a_hangup_reads_the_fleet_again_and_other_signals_kill_nobody(
+    engine: str, environment: dict[str, str], tmp_path: Path
+):
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(
+        '[[models]]\nid = "mock/plain"\nrevision = "r1"\ncontext_tokens = 4096\n'
+        '[[datacenters]]\nid = "east"\n'
+        '[[deployments]]\nid = "one"\nmodel = "mock/plain"\ndatacenter = "east"\n'
+        f'engine = "vllm"\nslots = 8\nbase_url = "{engine}"\n'
+    )
+    command = [*INFERENCE, "gateway", "--config", str(fleet), *FREE_PORTS, "-o", "json"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment
+    )
+    with process:
+        metrics = f"{announced(process.stdout)['control_url']}/metrics"
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            process.send_signal(number)
+        read = 'prime_fleet_reloads_total{outcome="taken"} 1.0'
+        limit = time.monotonic() + 30
+        while read not in httpx.get(metrics).text and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert read in httpx.get(metrics).text
+        process.terminate()
+        assert process.wait(20) == 0
+
+
 def test_a_server_started_with_ctrl_c_ignored_hears_it_all_the_same(
     engine: str, environment: dict[str, str]
 ):

@@ -25,9 +25,9 @@ class FollowedFile:
         self._engines = engines
         self.live: LiveFleet | None = None
 
-    def write(self, *names: str, model: str = MODEL, more: str = "") -> None:
+    def write(self, *names: str, model: str = MODEL, more: str = "", revision: str = "r1") -> None:
         """Replace the file: `names` are deployments, each at the engine of that name."""
-        text = f'[[models]]\nid = "{model}"\nrevision = "r1"\ncontext_tokens = 4096\n'
+        text = f'[[models]]\nid = "{model}"\nrevision = "{revision}"\ncontext_tokens = 4096\n'
         text += '[[datacenters]]\nid = "east"\n'
         for name in names:
             text += f'[[deployments]]\nid = "{name}"\nmodel = "{model}"\ndatacenter = "east"\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,14 @@ async def test_a_generation_that_our_own_stop_cuts_is_no_client_that_left(
         if stream:
             await reader.readuntil(b"data: ")
         await eventually(lambda: len(engine.requests) == 1)
+    last = await reader.read(-1)
+    assert b'"code":"shutting_down"' in last
+    assert b"[DONE]" not in last
+    if stream:
+        assert last.endswith(b"\r\n0\r\n\r\n")  # whole as HTTP, broken off as an answer
+    else:
+        assert last.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in last.lower()
     writer.close()
     generation = json.loads((tmp_path / "generations.jsonl").read_text())
     assert (generation["outcome"], generation["status"], generation["error"]) == (
@@ -65,6 +74,36 @@ async def test_a_generation_that_our_own_stop_cuts_is_no_client_that_left(
         "shutdown",
     )
     assert (generation["usage"]["completion_tokens"] > 0) is stream
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("path", "fields", "error"),
+    [
+        ("/messages", {"messages": MESSAGES, "max_tokens": 400}, b'"type":"api_error"'),
+        ("/responses", {"input": "Hello", "store": False}, b'"error":{"'),
+    ],
+)
+async def test_our_own_stop_is_told_in_the_clients_dialect(
+    tmp_path: Path,
+    engine: MockEngine,
+    path: str,
+    fields: dict[str, Any],
+    error: bytes,
+    stream: bool,
+):
+    engine.behave("pace-20ms.answer-500")
+    async with running(tmp_path, [deployment(0, engine.base_url)]) as gateway:
+        reader, writer = await asyncio.open_connection(gateway.host, gateway.port)
+        writer.write(gateway.request(path, {"model": MODEL, "stream": stream, **fields}))
+        if stream:
+            await reader.readuntil(b"delta")
+        await eventually(lambda: len(engine.requests) == 1)
+    last = await reader.read(-1)
+    writer.close()
+    assert error in last
+    assert b"This gateway stops" in last
+    assert last.startswith(b"HTTP/1.1 503 ") is not stream
 
 
 async def test_usage_is_accounted_whether_the_client_asks_for_it_or_not(gateway: RunningGateway):

@@ -79,3 +79,17 @@ async def test_a_strange_retry_after_is_a_sane_one(
         response = await gateway.chat()
     assert response.status_code == 503
     assert response.headers["retry-after"] == str(seconds)
+
+
+async def test_who_finds_one_deployment_gone_and_the_other_full_is_told_of_capacity(
+    tmp_path: Path, engine: MockEngine
+):
+    engine.behave("pace-20ms.answer-500")
+    fleet = [deployment(0, "http://127.0.0.1:1/v1"), deployment(1, engine.base_url, slots=1)]
+    async with running(tmp_path, fleet) as gateway:
+        long = asyncio.ensure_future(gateway.stream())
+        await eventually(lambda: bool(engine.requests))
+        response = await gateway.chat()
+        long.cancel()
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "capacity_exhausted")
+    assert int(response.headers["retry-after"]) >= 1

@@ -142,6 +142,19 @@ async def test_the_last_deployment_of_a_model_goes_only_by_force(
     assert (told.status_code, told.json()["error"]["type"]) == (503, "api_error")
 
 
+async def test_two_drains_at_a_time_do_not_take_the_last_two_out(
+    start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine
+):
+    fleet = FollowedFile(tmp_path, one=engine, two=spare)
+    fleet.write("one", "two")
+    gateway = await started(start_gateway, fleet)
+    answers = await asyncio.gather(
+        *(ask(gateway, "POST", f"/deployments/{name}/drain") for name in ("one", "two"))
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 400]
+    assert (await gateway.chat()).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from prime_inference.engines.mock import MockEngine, expected_text
 
 from .conftest import StartGateway
@@ -28,6 +30,30 @@ async def test_requests_go_on_where_a_deployment_is_gone_and_new_ones_go_elsewhe
     assert (streamed.text(), streamed.done) == (expected_text(MESSAGES, 50), True)
     assert (len(engine.requests), len(spare.requests)) == (1, 1)
     await eventually(lambda: not engine.connections)  # it was the last request there
+
+
+@pytest.mark.parametrize("later", ["r1", "r2"])
+async def test_an_answer_goes_on_only_with_the_revision_that_it_began_with(
+    start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine, later: str
+):
+    fleet = FollowedFile(tmp_path, one=engine, two=spare)
+    fleet.write("one", "two")
+    gateway = await started(start_gateway, fleet)
+    for either in (engine, spare):
+        either.behave("pace-20ms.cut-after-40")
+    long = asyncio.ensure_future(gateway.stream())
+    await eventually(lambda: bool(engine.requests or spare.requests))
+    for either in (engine, spare):
+        either.behave("")
+    fleet.write("two", "one", revision=later)
+    await fleet.taken(1)
+    streamed = await long
+    asked = len(engine.requests) + len(spare.requests)
+    if later == "r1":
+        assert (streamed.text(), streamed.error, asked) == (expected_text(MESSAGES), None, 2)
+    else:
+        assert streamed.error is not None
+        assert (streamed.text(), asked) == (expected_text(MESSAGES, 40), 1)
 
 
 async def test_a_deployment_that_moves_is_asked_at_its_new_address(

@@ -106,6 +106,14 @@ def guarded(deployments: list[Deployment], settings: Settings | None = None) -> 
     return guard
 
 
+async def leased(guard: Guard) -> asyncio.Task[None]:
+    """Lease slots, until what is returned is cancelled."""
+    store = MemoryCoordination(time.monotonic)
+    running = asyncio.create_task(Runner(guard, store, time.monotonic).run())
+    await eventually(lambda: all(status.leased for status in guard.status()), 10)
+    return running
+
+
 async def test_a_deployment_that_is_not_ready_is_offered_last_until_it_is():
     replies: dict[str, bytes | None] = {"/health": answer(b"", 503)}
     async with saying(replies) as base_url, MockEngine() as engine:
@@ -133,6 +141,52 @@ async def test_checks_never_take_the_last_deployment_away():
             await checks.look()
         assert guard.status()[0].healthy is False
         assert guard.candidates(MODEL) == ["engine-0"]
+
+
+@pytest.mark.parametrize("health", ["vllm", "none"])
+async def test_who_turns_everybody_away_is_unhealthy_until_he_does_not(health: HealthCheck):
+    replies: dict[str, bytes | None] = {
+        "/health": answer(b""),
+        "/v1/chat/completions": answer({}, 401),
+    }
+    async with saying(replies) as base_url:
+        fleet = [at(base_url, health), deployment(1, base_url, health="none")]
+        guard, catalog = guarded(fleet), MemoryCatalog(models(), fleet)
+        upstreams = Upstreams(catalog, time.monotonic)
+        checks = HealthChecks(catalog, guard, Random(1), upstreams=upstreams)
+        suspect, _ = upstreams.serving(MODEL)
+        leasing = await leased(guard)
+        await checks.look()
+        assert ("engine-0", Readiness.REFUSING) not in checks.looks  # nobody asked it for a reason
+        suspect.refusals += 1  # a client's request was turned away
+        await checks.look()
+        await checks.look()
+        assert guard.candidates(MODEL) == ["engine-1"]
+        replies["/v1/chat/completions"] = answer({"choices": [{}]})
+        await checks.look()
+        assert set(guard.candidates(MODEL)) == {"engine-0", "engine-1"}
+        leasing.cancel()
+        upstreams.close()
+
+
+async def test_who_turns_one_client_away_stays_healthy():
+    replies: dict[str, bytes | None] = {
+        "/health": answer(b""),
+        "/v1/chat/completions": answer({"choices": [{}]}),
+    }
+    async with saying(replies) as base_url:
+        fleet = [at(base_url, "vllm")]
+        guard, catalog = guarded(fleet), MemoryCatalog(models(), fleet)
+        upstreams = Upstreams(catalog, time.monotonic)
+        checks = HealthChecks(catalog, guard, Random(1), upstreams=upstreams)
+        (suspect,) = upstreams.serving(MODEL)
+        leasing = await leased(guard)
+        for _ in range(3):
+            suspect.refusals += 1
+            await checks.look()
+        assert checks.looks == {("engine-0", Readiness.READY): 3}
+        leasing.cancel()
+        upstreams.close()
 
 
 async def test_checks_go_on_for_what_joins_and_forget_what_leaves():

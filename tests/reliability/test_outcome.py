@@ -58,6 +58,18 @@ def test_a_503_is_a_failure_even_if_the_client_hears_of_capacity() -> None:
     assert outcome_of(CapacityExhausted("busy"), status=429) is Outcome.NEUTRAL
 
 
+@pytest.mark.parametrize("status", range(400, 500))
+def test_no_4xx_of_an_engine_is_a_failure_of_it(status: int) -> None:
+    for error in (UpstreamFailure("turned away"), UpstreamRefused(""), UpstreamMalformed("")):
+        assert outcome_of(error, status) is Outcome.NEUTRAL
+
+
+@pytest.mark.parametrize("status", range(500, 600))
+def test_every_5xx_of_an_engine_is_a_failure_of_it(status: int) -> None:
+    for error in (UpstreamFailure("failed"), CapacityExhausted("busy")):
+        assert outcome_of(error, status) is Outcome.FAILED
+
+
 @pytest.mark.parametrize("error", [NoConnection("refused"), UpstreamTimeout("", clock="connect")])
 def test_a_failure_without_a_connection_reached_nobody(error: UpstreamFailure) -> None:
     assert outcome_of(error) is Outcome.UNREACHED

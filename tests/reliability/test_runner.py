@@ -196,6 +196,18 @@ async def test_a_request_after_a_rest_may_be_cancelled_as_it_waits(start: StartR
     await _until(lambda: guard.began("m"))
 
 
+@pytest.mark.parametrize("server", ["memory"], indirect=True)
+async def test_who_waits_for_slots_of_what_is_drained_meanwhile_goes_on(
+    start: StartReplica,
+) -> None:
+    guard, _ = await start(deployment("a"), leased=False)
+    waiting = asyncio.create_task(leased(guard, "m"))
+    await asyncio.sleep(0)
+    guard.configure([])
+    async with asyncio.timeout(5):
+        await waiting
+
+
 async def test_nobody_waits_for_a_model_that_is_gone(start: StartReplica) -> None:
     guard, _ = await start(deployment("a"))
     assert guard.began("gone")

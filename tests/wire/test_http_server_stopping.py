@@ -170,7 +170,26 @@ async def test_draining_gives_up_in_time(serve: Serve, connect: Connect):
     await eventually(lambda: handler.began == 1)
     await asyncio.wait_for(server.drain(0.05), PATIENCE)
     assert handler.cancelled == 1
+    assert (await peer.answer()).status == 503
     assert await peer.ended()
+
+
+async def test_who_is_served_when_the_time_is_over_is_told(serve: Serve, connect: Connect):
+    handler = Held()
+    server, address = await serve(handler)
+    served, pipelined, idle = [await connect(address) for _ in range(3)]
+    await served.send(GET)
+    await pipelined.send(post(b"one") + post(b"two"))
+    await eventually(lambda: handler.began == 2 and len(server.connections) == 3)
+    closing = asyncio.create_task(server.close())
+    for peer in (served, pipelined):
+        answer = await peer.answer()
+        assert answer.status == 503
+        assert answer.field("connection") == "close"
+        assert await peer.ended()  # what was sent after it is not served
+    assert await idle.ended()
+    await asyncio.wait_for(closing, PATIENCE)
+    assert handler.began == 2
 
 
 async def test_a_second_stop_ends_a_drain_at_once(serve: Serve, connect: Connect):
@@ -184,6 +203,7 @@ async def test_a_second_stop_ends_a_drain_at_once(serve: Serve, connect: Connect
     await asyncio.wait_for(server.close(), 1)
     await asyncio.wait_for(draining, 1)
     assert handler.cancelled == 1
+    assert (await peer.answer()).status == 503
     assert await peer.ended()
 
 

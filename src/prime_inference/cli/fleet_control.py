@@ -15,6 +15,7 @@ from prime_inference.cli.options import Plain, TextOrJson, json_help
 from prime_inference.cli.serve import (
     ControlPort,
     Database,
+    DrainSeconds,
     Host,
     Port,
     StateDir,
@@ -93,6 +94,7 @@ def gateway(
     redis: Redis = None,
     database: Database = None,
     replicas: Replicas = 1,
+    drain_seconds: DrainSeconds = None,
     output: TextOrJson = "text",
     plain: Plain = False,
 ) -> None:
@@ -112,6 +114,7 @@ def gateway(
             control_port=control_port,
             redis_url=redis,
             billing=billing_options(database, redis, replicas, shipper_process=True),
+            drain_seconds=compose.DRAIN_SECONDS if drain_seconds is None else drain_seconds,
         )
     require_ports(host, port, control_port)
     options = compose.FleetGatewayOptions(listen, deployments)

@@ -23,6 +23,7 @@ from prime_inference.cli.serve import (
     EPILOG,
     ControlPort,
     Database,
+    DrainSeconds,
     FleetConfig,
     Host,
     Port,
@@ -124,6 +125,7 @@ def gateway(
     first_token_seconds: FirstTokenSeconds = None,
     idle_seconds: IdleSeconds = None,
     whole_seconds: WholeSeconds = None,
+    drain_seconds: DrainSeconds = None,
     database: Database = None,
     replicas: Replicas = 1,
     output: TextOrJson = "text",
@@ -147,6 +149,7 @@ def gateway(
             port=port,
             control_port=control_port,
             redis_url=redis,
+            drain_seconds=compose.DRAIN_SECONDS if drain_seconds is None else drain_seconds,
             billing=billing_options(database, redis, replicas, shipper_process=True),
             clocks=clock_limits(
                 connect=connect_seconds,

@@ -57,6 +57,15 @@ StateDir = Annotated[
     ),
 ]
 
+DrainSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--drain-seconds",
+        min=0,
+        help="Time for answers in flight once it is told to stop; then they end with an error."
+        " Default: 25.",
+    ),
+]
 FleetConfig = Annotated[
     Path | None,
     typer.Option(
@@ -131,6 +140,7 @@ def serve(
     slots: Slots = 2,
     context_tokens: ContextTokens = None,
     config: FleetConfig = None,
+    drain_seconds: DrainSeconds = None,
     database: Database = None,
     output: TextOrJson = "text",
     private: Private = False,
@@ -167,6 +177,7 @@ def serve(
         model_id=model_id,
         slots=slots,
         context_tokens=context_tokens,
+        drain_seconds=compose.DRAIN_SECONDS if drain_seconds is None else drain_seconds,
         billing=billing_options(database),
     )
     require_ports(host, port, control_port)
@@ -195,6 +206,7 @@ def _server(
         options.host,
         options.port,
         options.control_port,
+        drain_seconds=options.drain_seconds,
         billing=options.billing,
     )
     fleet = compose_fleet.FleetOptions(listen, config.absolute())

@@ -21,6 +21,7 @@
     ├── FlexUnavailable           429  provider_overloaded
     ├── InternalFailure               500  server
     ├── MethodUnknown                 501  invalid_request
+    ├── ShuttingDown                  503  provider_unavailable
     └── UpstreamFailure               502  provider_unavailable
         ├── UpstreamRefused           (the upstream's own 4xx; not retried)
         ├── ContextTooSmall           400  context_length_exceeded
@@ -261,6 +262,20 @@ class InternalFailure(ApiError):
     """A defect of ours; the details are in the log under the request id, not in the answer."""
 
 
+class ShuttingDown(ApiError):
+    """The gateway was told to stop, and the time for answers in flight is over."""
+
+    status = 503
+    code = "shutting_down"
+    error_type = "provider_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This gateway stops and could not finish the answer. Ask again: another one serves.",
+            retry_after=1.0,
+        )
+
+
 class UpstreamFailure(ApiError):
     """An attempt on a deployment did not give a whole answer.
 
@@ -275,7 +290,7 @@ class UpstreamFailure(ApiError):
 
 
 class UpstreamRefused(UpstreamFailure):
-    """The upstream judged the request itself wrong (a 4xx other than 408, 425, 429)."""
+    """The upstream judged the request itself wrong (400, 409, 413, 422)."""
 
     status = 400
     kind = "invalid_request_error"

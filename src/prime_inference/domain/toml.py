@@ -30,7 +30,7 @@ class TomlRefused(Exception):
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a file. Raises TomlRefused, and nothing else for any content."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a mark
     except OSError as error:
         raise TomlRefused(f"it cannot be read: {error.strerror}") from error
     except ValueError as error:  # of the syntax, of the encoding, of a number with 5,000 digits

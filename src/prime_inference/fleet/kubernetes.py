@@ -45,7 +45,9 @@ GPU_PRODUCT = "nvidia.com/gpu.product"
 GATEWAY_PORT = 8000
 CONTROL_PORT = 8001
 FRONTENDS = 2  # of a graph: one may be replaced while the other serves
-GRACE_SECONDS = 60  # a drain takes 30 at most (compose.DRAIN_SECONDS), Dynamo's as long
+GRACE_SECONDS = 60  # Dynamo's drain takes 30 at most
+GATEWAY_DRAIN_SECONDS = 600  # a rolling restart cuts what takes longer; nobody waits for less
+GATEWAY_GRACE_SECONDS = GATEWAY_DRAIN_SECONDS + 15  # what is broken off then is told so in 6
 SHARED_STATE = ("PRIME_REDIS_URL", "PRIME_DATABASE")
 """Keys of the gateways' Secret, and what `fleet gateway` reads them from."""
 
@@ -331,6 +333,7 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
             "--control-port", str(CONTROL_PORT),
             "--state-dir", "/var/lib/prime",
             "--replicas", str(entry.max_replicas),
+            "--drain-seconds", str(GATEWAY_DRAIN_SECONDS),
         ],
         "env": _shared_state(entry),
         "ports": [
@@ -347,7 +350,7 @@ def _gateway(fleet: Fleet, datacenter: str, namespace: str) -> list[Document]:
     }  # fmt: skip
     pod = {
         "containers": [container],
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": GATEWAY_GRACE_SECONDS,
         "volumes": [
             {"name": "deployments", "configMap": {"name": name}},
             {"name": "state", "emptyDir": {}},

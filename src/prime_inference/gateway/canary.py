@@ -12,7 +12,7 @@ import msgspec
 
 from prime_inference.domain.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout
 from prime_inference.domain.models import Deployment
-from prime_inference.gateway.upstream_errors import upstream_error
+from prime_inference.gateway.upstream_errors import refuses_us, upstream_error
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.outcome import Outcome, outcome_of
 from prime_inference.reliability.slots import Slot
@@ -45,13 +45,30 @@ class Canaries:
             failure = UpstreamTimeout("A canary was not answered.", clock="total")
         except UpstreamFailure as error:
             failure = error
-        outcome = outcome_of(failure, failure.upstream_status if failure else 0)
+        status = failure.upstream_status if failure else 0
+        # turned away, it was not the fault of a client's request: there is none
+        outcome = Outcome.FAILED if refuses_us(status) else outcome_of(failure, status)
         if outcome is Outcome.ANSWERED:
             slot.first_token()
         slot.record(outcome)
         key = (slot.deployment, outcome)
         self.sent[key] = self.sent.get(key, 0) + 1
         log.info("canary to %s: %s", slot.deployment, failure or "answered")
+
+
+async def refusal(upstream: Upstream, seconds: float) -> int:
+    """The status by which a deployment turns a request of our own away; 0 if it does not.
+
+    Whatever else fails is for others to judge.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await _answer(upstream, seconds)
+    except TimeoutError:
+        return 0
+    except UpstreamFailure as error:
+        return error.upstream_status if refuses_us(error.upstream_status) else 0
+    return 0
 
 
 async def _answer(upstream: Upstream, seconds: float) -> None:

@@ -119,13 +119,9 @@ def obstacle(operation: Operation, said: Said | None) -> str | None:
     return None
 
 
-def same_revision(models: str, one: Deployment, other: Deployment) -> bool:
-    """Whether both serve the same weights, tokenizer and chat template, as far as is known.
-
-    `models` is the revision of their model.
-    """
-    revision = one.revision or models
-    return revision == (other.revision or models) and revision not in ("", UNKNOWN_REVISION)
+def same_revision(one: str, other: str) -> bool:
+    """Whether both are the same weights, tokenizer and chat template, as far as is known."""
+    return one == other and one not in ("", UNKNOWN_REVISION)
 
 
 def tokens_left(operation: Operation, deployment: Deployment, said: Said) -> int | None:

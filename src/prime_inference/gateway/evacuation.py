@@ -111,7 +111,8 @@ class Evacuation:
         down = self._guard.down_deployments()
         if not down:
             return
-        now = self._deadlines.now()
+        now = self._deadlines.now()  # of another clock than the guard's
+        down = {name: now - seconds for name, seconds in down.items()}
         freed: Counter[str] = Counter()
         for stay in sorted(self._stays, key=lambda stay: stay.run.started):
             if stay.is_in_vain(down, now) and self._free(stay):

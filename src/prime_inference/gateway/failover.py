@@ -27,6 +27,7 @@ from prime_inference.gateway.reserved import ReservedPlaces
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.sessions import Homes
 from prime_inference.gateway.tries import Place, Tries, is_full, offered
+from prime_inference.gateway.upstream_errors import refuses_us
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome, outcome_of
@@ -214,6 +215,8 @@ class Failover:
 
     def _count(self, upstream: Upstream, failure: UpstreamFailure) -> None:
         """Note the failure with the deployment's statistics, if it tells something of it."""
+        if refuses_us(failure.upstream_status):
+            upstream.refusals += 1
         if not is_full(failure) and not isinstance(failure, ContextTooSmall | UpstreamDown):
             upstream.statistics.failure(self._deadlines.now())
 

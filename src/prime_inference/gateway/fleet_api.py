@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -53,11 +54,11 @@ class FleetApi:
         forced = body.pop("force", False)
         if not isinstance(forced, bool):
             raise InvalidRequest("'force' is true or false.", param="force")
-        if verb in ("drain", "remove") and not forced:
-            self._require_another(name)
+        leaves = verb in ("drain", "remove") and not forced
+        require = partial(self._require_another, name) if leaves else _anything_goes
         audit = (verb, _shown(name or body.get("id")), _shown(body), request.client)
         try:
-            await self._live.edit(_edit(name, verb, body))
+            await self._live.edit(_edit(name, verb, body), require)
         except FleetInvalid as error:
             log.warning("%s of deployment %s %s by %s: refused", *audit)
             raise InvalidRequest(str(error)) from error
@@ -79,6 +80,10 @@ class FleetApi:
                 f"{name} is the last deployment that serves {mine.model};"
                 ' {"force": true} takes it out all the same.'
             )
+
+
+def _anything_goes() -> None:
+    """Nothing forbids the change."""
 
 
 def _target(request: Request) -> tuple[str, str]:

@@ -16,9 +16,12 @@ from prime_inference.gateway.canary import Canaries
 from prime_inference.gateway.fleet_status import STATES, DeploymentView, FleetView
 from prime_inference.gateway.live_fleet import LiveFleet
 from prime_inference.gateway.readiness import HealthChecks
+from prime_inference.ports.coordination import BreakerState, Cause
 from prime_inference.reliability.background import Background
+from prime_inference.reliability.decisions import Retry, Wait
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import Runner
+from prime_inference.reliability.slots import Reason
 from prime_inference.routing.tool_calls import ToolCallRanking
 
 PLACE = ("deployment", "datacenter", "model")
@@ -50,7 +53,7 @@ class FleetMetrics(Collector):
         view = self.view()
         yield from _deployments(view.deployments)
         yield from self._replica(view)
-        yield from self._decisions()
+        yield from self._decisions(view)
         yield from self._store_and_probes()
 
     def _replica(self, view: FleetView) -> Iterator[Metric]:
@@ -90,13 +93,16 @@ class FleetMetrics(Collector):
             ("task",),
         )
 
-    def _decisions(self) -> Iterator[Metric]:
+    def _decisions(self, view: FleetView) -> Iterator[Metric]:
         decisions = self.guard.decisions
+        models = [model.id for model in view.models]
+        deployments = [one.id for one in view.deployments]
         yield _counter(
             "prime_breaker_changes",
             "States that breakers entered: closed, open, half_open; and what opened them.",
-            {(name, state.value, cause.value): count
-             for (name, state, cause), count in decisions.breakers.items()},
+            _from_nothing(deployments, [(BreakerState.OPEN.value, cause.value) for cause in Cause])
+            | {(name, state.value, cause.value): count
+               for (name, state, cause), count in decisions.breakers.items()},
             ("deployment", "state", "cause"),
         )  # fmt: skip
         yield _counter(
@@ -109,32 +115,36 @@ class FleetMetrics(Collector):
         yield _counter(
             "prime_slot_refusals",
             "Times that no slot was given: full, not_worth_waiting, waited, drained.",
-            {(model, reason.value): n for (model, reason), n in decisions.refusals.items()},
+            _from_nothing(models, [(reason.value,) for reason in Reason])
+            | {(model, reason.value): n for (model, reason), n in decisions.refusals.items()},
             ("model", "reason"),
         )
         yield _counter(
             "prime_waits",
             "Ends of waits for a slot: served, expired; or refused, since none would come in time.",
-            {(model, wait.value): n for (model, wait), n in decisions.waits.items()},
+            _from_nothing(models, [(wait.value,) for wait in Wait])
+            | {(model, wait.value): n for (model, wait), n in decisions.waits.items()},
             ("model", "outcome"),
         )
         yield _counter(
             "prime_retries",
             "Further attempts: paid by the budget, denied by it, or free (off an ejected one).",
-            {(model, retry.value): n for (model, retry), n in decisions.retries.items()},
+            _from_nothing(models, [(retry.value,) for retry in Retry])
+            | {(model, retry.value): n for (model, retry), n in decisions.retries.items()},
             ("model", "decision"),
         )
         yield _counter(
             "prime_hedges",
             "Second attempts beside a late one: allowed, or denied by the budget.",
-            {(model, "allowed" if allowed else "denied"): n
-             for (model, allowed), n in decisions.hedges.items()},
+            _from_nothing(models, [("allowed",), ("denied",)])
+            | {(model, "allowed" if allowed else "denied"): n
+               for (model, allowed), n in decisions.hedges.items()},
             ("model", "decision"),
         )  # fmt: skip
         yield _counter(
             "prime_moved_requests",
             "Requests that left a deployment which was found down, for another one.",
-            {(name,): n for name, n in decisions.moves.items()},
+            _from_nothing(deployments, [()]) | {(name,): n for name, n in decisions.moves.items()},
             ("deployment",),
         )
 
@@ -200,6 +210,13 @@ def _deployments(deployments: Sequence[DeploymentView]) -> Iterator[Metric]:
 
 Values = Mapping[tuple[str, ...], float]
 """Numbers by the values of the labels."""
+
+
+def _from_nothing(
+    names: Sequence[str], more: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], float]:
+    """Counters at 0: a series that began with its first event would hide it from `rate`."""
+    return {(name, *labels): 0.0 for name in names for labels in more}
 
 
 def _gauge(name: str, text: str, values: Values, labels: Sequence[str] = ()) -> Metric:

@@ -12,6 +12,7 @@ from prime_inference.domain.errors import (
     ContextTooSmall,
     InternalFailure,
     ModelNotFound,
+    ShuttingDown,
     UpstreamFailure,
     UpstreamRefused,
 )
@@ -39,7 +40,6 @@ from prime_inference.wire.openai.errors import JSON_TYPE
 
 JSON_HEADERS = header_lines([JSON_TYPE])
 CLIENT_LEFT = 499  # nginx's status for it; it stands in the log, nobody is sent it
-STOPPED = 503  # likewise: the connection is gone
 
 
 class Inference:
@@ -77,7 +77,7 @@ class Inference:
         self.in_flight += 1
         try:
             model = self._model(operation)
-            run.model, run.revision = model.id, model.revision
+            run.model = model.id
             able = self._able(operation, model)
             if operation.session or len(able) > 1:
                 run.session = session_of(key.tenant, operation)
@@ -89,11 +89,9 @@ class Inference:
                 await self._whole(run, model, able, reply)
             run.outcome = "complete"
         except asyncio.CancelledError:
-            if reply.server_stops:
-                run.outcome, run.status, run.error = "shutdown", STOPPED, "shutdown"
-            else:
-                run.outcome, run.status, run.error = "cancelled", CLIENT_LEFT, "client_left"
-            raise
+            _broken_off(run, reply)
+            if not reply.server_stops:
+                raise
         except ApiError as error:
             run.outcome = "failed" if _is_failure(error) else "refused"
             run.status, run.error = error.status, error.code
@@ -161,6 +159,10 @@ class Inference:
         except ApiError as error:
             relay.fail(error)
             raise
+        except asyncio.CancelledError:
+            if reply.server_stops:
+                relay.fail(ShuttingDown())
+            raise
         finally:
             relay.stop()
 
@@ -172,6 +174,16 @@ class Inference:
             partial(self._wholes.contend, run, model),
         )
         reply.send(200, run.headers(JSON_HEADERS), body)
+
+
+def _broken_off(run: Run, reply: Reply) -> None:
+    """Note who ended it before its time. Raises ShuttingDown where we did and nobody was told."""
+    if not reply.server_stops:
+        run.outcome, run.status, run.error = "cancelled", CLIENT_LEFT, "client_left"
+        return
+    run.outcome, run.status, run.error = "shutdown", ShuttingDown.status, "shutdown"
+    if not reply.started:
+        raise ShuttingDown from None
 
 
 def _is_failure(error: ApiError) -> bool:

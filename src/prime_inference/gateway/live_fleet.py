@@ -17,7 +17,7 @@ from prime_inference.reliability.guard import Guard, ServesAnotherModel
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0  # looking costs a call of the kernel; nobody waits for a change by the second
+POLL_SECONDS = 0.5  # looking costs a call of the kernel; two looks see a change: within a second
 
 
 class LiveFleet:
@@ -42,7 +42,7 @@ class LiveFleet:
         self._launcher: Launcher | None = None
         self._one_at_a_time = asyncio.Lock()
         self._down: set[str] = set()
-        self._look_again = False  # the last look was not finished
+        self._look_again = False  # the last look was not finished, or somebody asks for one
         self.fleet: Fleet | None = None  # None: it was given by the command line
         self.overrides: Sequence[Override] = ()  # edits that are in force
         self.reloads = 0
@@ -76,6 +76,11 @@ class LiveFleet:
             self._guard.set_health(name, healthy=False, down=True)
         self._down = down
 
+    def look_again(self) -> None:
+        """Take what is followed over at the next look, whether or not it seems to have changed."""
+        log.info("the fleet is read again")
+        self._look_again = True
+
     async def follow(
         self,
         fleet: Fleet,
@@ -100,14 +105,20 @@ class LiveFleet:
                 if launcher is not None:
                     await launcher.stop_all_but(self._in_use())
 
-    async def edit(self, change: Callable[[FleetEditor], None]) -> None:
-        """Change the fleet and serve it. Raises FleetInvalid, and then nothing has changed."""
+    async def edit(
+        self, change: Callable[[FleetEditor], None], require: Callable[[], None] = lambda: None
+    ) -> None:
+        """Change the fleet and serve it. Raises FleetInvalid, and then nothing has changed.
+
+        `require` raises whatever forbids the change; no other change comes between.
+        """
         editor = self._editor
         if editor is None:
             raise FleetInvalid(
                 "This gateway has the one upstream of its command line: start it with --config."
             )
         async with self._one_at_a_time:
+            require()
             await asyncio.to_thread(change, editor)
             try:
                 await self._reload(editor)

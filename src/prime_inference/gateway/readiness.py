@@ -6,6 +6,10 @@
 | vllm | GET /health | 200; 503 once its engine has died |
 | dynamo | GET /v1/models/NAME/ready | 200 and `"ready": true` |
 
+One that says that it is ready and turned a request away as if it took none of ours (a 401, 403,
+404, ...: `upstream_errors.refuses_us`) is sent one of our own besides, on a spare slot. If that
+is turned away too, it is not the client's doing: the deployment is unhealthy until it is not.
+
 `/health` of a Dynamo frontend says 200 without a single worker, and `/v1/models` lists a
 model for seconds after its last worker has gone.
 """
@@ -22,10 +26,14 @@ import msgspec
 
 from prime_inference.domain.errors import UpstreamFailure, UpstreamTimeout
 from prime_inference.domain.models import Deployment
+from prime_inference.gateway.canary import refusal
+from prime_inference.gateway.upstreams import Upstreams
 from prime_inference.ports.catalog import Catalog
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.health import Health, Readiness
+from prime_inference.reliability.slots import Refusal
 from prime_inference.wire.http_client import HttpPool, Origin
+from prime_inference.wire.resolver import Resolver
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +53,13 @@ class HealthChecks:
         *,
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
+        resolver: Resolver | None = None,
+        upstreams: Upstreams | None = None,
     ) -> None:
+        self._resolver = resolver or Resolver()
+        self._upstreams = upstreams
+        self._refusals: dict[str, int] = {}  # that were looked into, by deployment
+        self._refusing: set[str] = set()  # that turned our own request away
         self._catalog = catalog
         self._guard = guard
         self._random = random
@@ -67,15 +81,21 @@ class HealthChecks:
             one.id: one
             for model in self._catalog.models()
             for one in self._catalog.deployments(model.id)
-            if one.health != "none"
+            if one.health != "none" or self._suspected(one.id)
         }
         for gone in self._healths.keys() - checked.keys():
             del self._healths[gone]
+            self._refusals.pop(gone, None)
+            self._refusing.discard(gone)
             self.looks = {key: count for key, count in self.looks.items() if key[0] != gone}
         await asyncio.gather(*(self._look_at(one) for one in checked.values()))
 
     async def _look_at(self, deployment: Deployment) -> None:
-        found = await readiness(deployment, self._answer_seconds)
+        found = Readiness.READY
+        if deployment.health != "none":
+            found = await readiness(deployment, self._answer_seconds, self._resolver)
+        if found is Readiness.READY and await self._refused(deployment.id):
+            found = Readiness.REFUSING
         key = (deployment.id, found)
         self.looks[key] = self.looks.get(key, 0) + 1
         health = self._healths.setdefault(deployment.id, Health())
@@ -88,8 +108,43 @@ class HealthChecks:
             )
         self._guard.set_health(deployment.id, health.healthy, down=health.down)
 
+    def _suspected(self, deployment: str) -> bool:
+        """Whether it turned a request away since that was last looked into, or did it then."""
+        upstream = self._upstreams.find(deployment) if self._upstreams is not None else None
+        if upstream is None:
+            return False
+        new = upstream.refusals != self._refusals.get(deployment, 0)
+        return new or deployment in self._refusing
 
-async def readiness(deployment: Deployment, seconds: float) -> Readiness:
+    async def _refused(self, deployment: str) -> bool:
+        """Whether it turns away a request of our own; it is sent one only where that is likely."""
+        upstream = self._upstreams.find(deployment) if self._upstreams is not None else None
+        if upstream is None or not self._suspected(deployment):
+            return False
+        slot = self._guard.admit(deployment)
+        if isinstance(slot, Refusal):  # no slot is spare
+            return deployment in self._refusing
+        self._refusals[deployment] = upstream.refusals
+        try:
+            status = await refusal(upstream, self._answer_seconds)
+        finally:
+            slot.release()
+        if not status:
+            self._refusing.discard(deployment)
+        elif deployment not in self._refusing:
+            self._refusing.add(deployment)
+            log.warning(
+                "deployment %s turns our own request away (HTTP %d): see to its credentials,"
+                " base_url and upstream_model",
+                deployment,
+                status,
+            )
+        return bool(status)
+
+
+async def readiness(
+    deployment: Deployment, seconds: float, resolver: Resolver | None = None
+) -> Readiness:
     """One look at a deployment, at most so long."""
     origin = Origin.parse(deployment.base_url)
     if deployment.health == "dynamo":
@@ -97,7 +152,7 @@ async def readiness(deployment: Deployment, seconds: float) -> Readiness:
         path, ready = f"{origin.prefix}/models/{name}/ready", _says_ready
     else:
         path, ready = "/health", _anything
-    pool = HttpPool(Origin(origin.host, origin.port, ""), idle=0)
+    pool = HttpPool(Origin(origin.host, origin.port, ""), idle=0, resolver=resolver)
     try:
         async with asyncio.timeout(seconds):
             response = await pool.fetch("GET", path, b"", connect_seconds=seconds)

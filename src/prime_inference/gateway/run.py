@@ -28,7 +28,7 @@ class Run(Struct, gc=False):
     started: float  # event loop clock
     started_at: float  # seconds since the epoch
     model: str = ""  # the catalogue's; what a client made up never becomes a label
-    revision: str = ""  # the model's
+    revision: str = ""  # of who writes the answer, as the fleet had it when he began
     session: int = 0  # key of the conversation it belongs to; 0: of none
     deployment: str = ""
     usage: Usage = NO_USAGE

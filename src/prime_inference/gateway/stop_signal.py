@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
 class StoppedAtOnce(Exception):
@@ -15,14 +20,24 @@ class StoppedAtOnce(Exception):
 
 
 class StopSignal:
-    """SIGINT and SIGTERM: the first drains, the next stops at once."""
+    """SIGINT and SIGTERM: the first drains, the next stops at once.
 
-    def __init__(self) -> None:
+    SIGHUP calls `reload`, as with other servers; where a terminal is our standard input it is
+    that terminal's end, and drains. SIGUSR1 and SIGUSR2 mean nothing, and kill nobody.
+    """
+
+    def __init__(self, reload: Callable[[], None]) -> None:
         self._last = 0
         self._changed = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._received, number)
+        if _is_terminal(0):
+            loop.add_signal_handler(signal.SIGHUP, self._received, signal.SIGHUP)
+        else:
+            loop.add_signal_handler(signal.SIGHUP, reload)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, _ignored, number)
 
     def _received(self, number: int) -> None:
         self._last = number
@@ -40,3 +55,14 @@ class StopSignal:
         drained = drain.done()
         drain.cancel()
         return 0 if drained else self._last
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:  # it is closed
+        return False
+
+
+def _ignored(number: int) -> None:
+    log.info("%s means nothing here", signal.Signals(number).name)

@@ -71,6 +71,7 @@ class StreamAttempts:
             if relay.committed:
                 response = await self._take_up(run, model, relay, upstream, slot, clocks)
             else:
+                run.revision = upstream.revision
                 body, said, rules = await self._first_request(run, keep_record, upstream, tools)
                 came = slot.first_token if hedge is None else partial(_came, hedge, slot)
                 relay.begin(came, relay.new_stream(said, rules))
@@ -97,6 +98,7 @@ class StreamAttempts:
         clocks = AttemptClocks(self._deadlines, self._clocks, streamed=True)
         slot.when_recalled(clocks.recalled)
         response: Response | None = None
+        revision = upstream.revision
         try:
             tools = run.operation.answer_tools(upstream.deployment)
             body, said, rules = await self._first_request(run, keep_record, upstream, tools)
@@ -116,6 +118,7 @@ class StreamAttempts:
                 stay.clocks, stay.relay = clocks, relay
             relay.begin(slot.first_token, relay.new_stream(said, rules))
             relay.brought_content = False
+            run.revision = revision
             try:
                 await relay.relay(reader, clocks, events)
                 if tools is not None:

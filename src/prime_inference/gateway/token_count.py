@@ -27,6 +27,7 @@ from prime_inference.gateway.operations import Operation, unsupported
 from prime_inference.gateway.upstream_errors import MAX_ERROR_BYTES, upstream_error
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import HttpPool, Origin
+from prime_inference.wire.resolver import Resolver
 
 T = TypeVar("T")
 
@@ -54,8 +55,9 @@ class _Tokens(Struct):
 class TokenCounter:
     """Asks the deployments of a model, one after the other, until one has counted."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, resolver: Resolver) -> None:
         self._catalog = catalog
+        self._resolver = resolver
         self._pools: dict[str, HttpPool] = {}
         self._in_flight = 0
         self._ways: dict[EngineKind, Callable[[Operation, Deployment], Awaitable[int]]] = {
@@ -169,6 +171,7 @@ class TokenCounter:
         if pool is None:
             origin = Origin.parse(deployment.base_url)
             origin = replace(origin, prefix=origin.prefix.removesuffix("/v1"))
-            pool = HttpPool(origin, idle=0, headers=b"content-type: application/json\r\n")
+            headers = b"content-type: application/json\r\n"
+            pool = HttpPool(origin, idle=0, headers=headers, resolver=self._resolver)
             self._pools[deployment.base_url] = pool
         return pool

@@ -22,10 +22,10 @@ from prime_inference.domain.errors import (
     UpstreamFailure,
     UpstreamTimeout,
 )
-from prime_inference.domain.models import Deployment
 from prime_inference.gateway import reserved
 from prime_inference.gateway.continuation import same_revision
 from prime_inference.gateway.run import Run
+from prime_inference.gateway.upstream_errors import refuses_us
 from prime_inference.gateway.upstreams import Upstream, Upstreams
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.runner import wait_for_slot
@@ -50,15 +50,15 @@ class Tries:
         self._upstreams = upstreams
         self._run = run
         self._count = 0
-        self._unseen = False  # the last try reached nobody
+        self._unseen = False  # the last try loaded nobody
         self._moved = False  # left an ejected deployment, which is free once
         self._last = ""  # the deployment that failed last
         self._seen: set[str] = set()  # in this round
         self._full: set[str] = set()  # of those, they had no slot
+        self._unreached: set[str] = set()  # of those, they could not be reached
         self._failures: list[UpstreamFailure] = []  # of this round
         self._earlier: list[UpstreamFailure] = []  # of the round before
         self._pauses: Iterator[float] = iter(PAUSES)
-        self._begun: Deployment | None = None  # that wrote a part of what was sent
         self._pieces = 0  # attempts that had brought content by the last failure
         self._cut: UpstreamFailure | None = None  # what broke the answer off
         self._paused = 0.0  # seconds
@@ -78,17 +78,19 @@ class Tries:
         self._last = upstream.deployment.id
         self._seen.add(self._last)
         self._failures.append(failure)
-        self._unseen = isinstance(failure, NoConnection)
+        unreached = isinstance(failure, NoConnection)
+        self._unseen = unreached or refuses_us(failure.upstream_status)
         if isinstance(failure, SlotRecalled):  # no fault of the deployment's, which may have others
             self._full.add(self._last)
-        elif not self._unseen:
+        elif unreached:
+            self._unreached.add(self._last)
+        else:
             self._count += 1
         if self._run.committed:
-            self._cut_off(upstream, failure)
+            self._cut_off(failure)
 
-    def _cut_off(self, upstream: Upstream, failure: UpstreamFailure) -> None:
+    def _cut_off(self, failure: UpstreamFailure) -> None:
         """Content was sent: only the same revision can go on. Raises if nobody else has it."""
-        self._begun = upstream.deployment
         came_further = self._run.pieces != self._pieces
         if came_further:  # it may fail as often again
             self._pieces = self._run.pieces
@@ -113,6 +115,8 @@ class Tries:
 
     async def _next(self) -> tuple[Upstream, Slot | Refusal]:
         untried = self._untried()
+        if untried is None and self._unreached:
+            untried = self._ejected()
         if untried is None and self._all_are_full():
             return await self._wait()
         if untried is None:
@@ -137,7 +141,7 @@ class Tries:
         guard, run, mine = self._guard, self._run, left.deployment.id
         if not came_further and self._count + 1 >= MOST_TRIES:
             return None
-        able = self._able(left.deployment if committed else None)
+        able = self._able(committed=committed)
         best_first = offered(guard, self._ranking, run)
         names = [n for n in best_first if n in able and not guard.is_ejected(n)]
         if not came_further:
@@ -170,17 +174,18 @@ class Tries:
                 return upstream
         return None
 
-    def _able(self, begun: Deployment | None = None) -> dict[str, Upstream]:
+    def _able(self, *, committed: bool = False) -> dict[str, Upstream]:
         """Those that serve the request, by id; the fleet may have changed since it began.
 
-        `begun` wrote a part of what was sent; none: the one that the last failure tells.
+        `committed`: content was sent, though no failure has told so yet.
         """
-        run, operation, begun = self._run, self._run.operation, begun or self._begun
+        run, operation = self._run, self._run.operation
+        committed = committed or run.committed
         return {
             upstream.deployment.id: upstream
             for upstream in self._upstreams.on_route(run.model, operation.route)
             if operation.missing(upstream.deployment) is None
-            and (begun is None or same_revision(run.revision, begun, upstream.deployment))
+            and (not committed or same_revision(run.revision, upstream.revision))
         }
 
     async def _pause(self) -> None:
@@ -193,6 +198,7 @@ class Tries:
         await asyncio.sleep(pause)
         self._seen -= self._full or set(self._seen)  # who had no slot is still untried
         self._full.clear()
+        self._unreached.clear()
         self._earlier, self._failures = self._failures, []
 
     async def _wait(self) -> tuple[Upstream, Slot]:
@@ -200,9 +206,8 @@ class Tries:
         while True:
             slot: Slot | Refusal = Refusal(Reason.FULL, reserved.RETRY_S)
             if self._run.may_share:
-                slot = await wait_for_slot(
-                    self._guard, self._run.model, self._run.priority, self._able().keys()
-                )
+                among = self._able().keys() - self._unreached
+                slot = await wait_for_slot(self._guard, self._run.model, self._run.priority, among)
             if isinstance(slot, Refusal):
                 await self._wait_on(slot)
                 continue
@@ -225,15 +230,19 @@ class Tries:
         await asyncio.sleep(pause)
 
     def _all_are_full(self) -> bool:
-        return not any(
-            failure.upstream_status or not is_full(failure) for failure in self._failures
+        """Whether nobody who can be reached has a slot here, and that is all there is to tell."""
+        none_has_answered = not any(
+            failure.upstream_status or not (is_full(failure) or isinstance(failure, NoConnection))
+            for failure in self._failures
         )
+        return none_has_answered and (bool(self._full) or not self._failures)
 
     def _may_try(self) -> bool:
         """The first try is free; the others are bounded for each request and for all together.
 
-        A try that reached nobody has loaded nobody: to go on from there is a first try again.
-        Each round makes such a try once per deployment, so they are bounded too.
+        A try that reached nobody, or was turned away unread, has loaded nobody: to go on from
+        there is a first try again. Each round makes such a try once per deployment, so they are
+        bounded too.
         """
         if not self._count or (self._unseen and self._count < MOST_TRIES):
             return True

@@ -25,7 +25,20 @@ MAX_MESSAGE_CHARACTERS = 1000
 MAX_RETRY_SECONDS = 3600.0  # nobody waits longer; an upstream may write any number
 
 REFUSALS = frozenset({400, 409, 413, 422})
-"""The request's own fault. The others are ours: credentials, model name, path, media type."""
+"""The request's own fault: the client is told, and no other deployment is asked."""
+
+PASSING = frozenset({408, 425, 429})
+"""Of this moment: another deployment is asked, and this one is as good as before."""
+
+
+def refuses_us(status: int) -> bool:
+    """Whether the engine did not take the request for a reason that may hold for all of them.
+
+    Credentials, model name, path or media type; or it is the request after all, as some
+    firewalls judge it. A request of our own tells which (`gateway.readiness`).
+    """
+    return 400 <= status < 500 and status not in REFUSALS and status not in PASSING
+
 
 _CONTEXT = re.compile(
     r"maximum context length|exceeds? the available context size|context_length_exceeded", re.I

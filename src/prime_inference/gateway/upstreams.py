@@ -12,6 +12,7 @@ from prime_inference.domain.tool_verdict import ToolVerdict
 from prime_inference.gateway.statistics import EndpointStatistics
 from prime_inference.ports.catalog import Catalog
 from prime_inference.wire.http_client import HttpPool, Origin
+from prime_inference.wire.resolver import Resolver
 
 IDLE_CONNECTIONS = 256  # as many as requests that usually run at a time
 
@@ -19,16 +20,20 @@ IDLE_CONNECTIONS = 256  # as many as requests that usually run at a time
 class Upstream:
     """One deployment as this process sees it."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, revision: str, resolver: Resolver) -> None:
         self.deployment = deployment
+        self.revision = revision  # what it serves now: its own, or its model's
+        self._resolver = resolver
         # llama.cpp closes a connection without notice after one streamed answer in three
         idle = 0 if deployment.engine == "llama.cpp" else IDLE_CONNECTIONS
         self.pool = HttpPool(
             Origin.parse(deployment.base_url),
             idle=idle,
             headers=b"content-type: application/json\r\n",
+            resolver=resolver,
         )
         self.statistics = EndpointStatistics()
+        self.refusals = 0  # answers that said that it takes no requests of ours
 
     def leads_to(self, deployment: Deployment) -> bool:
         """Whether its connections are right for `deployment`.
@@ -44,14 +49,18 @@ class Upstream:
         """What the engine serves outside its OpenAI API. No connection is kept."""
         origin = self.pool.origin
         origin = replace(origin, prefix=origin.prefix.removesuffix("/v1"))
-        return HttpPool(origin, idle=0, headers=b"content-type: application/json\r\n")
+        headers = b"content-type: application/json\r\n"
+        return HttpPool(origin, idle=0, headers=headers, resolver=self._resolver)
 
 
 class Upstreams:
     """Makes and keeps an `Upstream` for each deployment of the catalogue."""
 
-    def __init__(self, catalog: Catalog, now: Callable[[], float]) -> None:
+    def __init__(
+        self, catalog: Catalog, now: Callable[[], float], resolver: Resolver | None = None
+    ) -> None:
         self._catalog = catalog
+        self._resolver = resolver or Resolver()
         self._now = now
         self._by_id: dict[str, Upstream] = {}
         self._on_route: dict[tuple[str, str], Sequence[Upstream]] = {}
@@ -102,7 +111,7 @@ class Upstreams:
         for name, upstream in list(self._by_id.items()):
             spec = wanted.get(name)
             if spec is not None and upstream.leads_to(spec):
-                upstream.deployment = spec
+                upstream.deployment, upstream.revision = spec, self._revision(spec)
             else:
                 del self._by_id[name]
                 upstream.pool.retire()
@@ -138,5 +147,11 @@ class Upstreams:
     def _of(self, deployment: Deployment) -> Upstream:
         upstream = self._by_id.get(deployment.id)
         if upstream is None:
-            upstream = self._by_id[deployment.id] = Upstream(deployment)
+            revision = self._revision(deployment)
+            upstream = Upstream(deployment, revision, self._resolver)
+            self._by_id[deployment.id] = upstream
         return upstream
+
+    def _revision(self, deployment: Deployment) -> str:
+        model = self._catalog.find(deployment.model)
+        return deployment.revision or (model.revision if model is not None else "")

@@ -16,7 +16,7 @@ class FleetSource(Protocol):
         ...
 
     def changed(self) -> bool:
-        """Whether it may be another than the one that was read last."""
+        """Whether it may be another than the one that was read last; asked again and again."""
         ...
 
 

@@ -65,6 +65,7 @@ class Breaker:
         self._unreached_in_a_row = 0
         self._answers = 0  # of probes on local tickets
         self._trips = 0
+        self._outdated = -1  # the epoch up to which records are of an address that it left
 
     # --- evidence ---
 
@@ -101,6 +102,7 @@ class Breaker:
         open_time = self._settings.open_time(self._random.uniform(-1, 1))
         self.unpublished = Trip(self.deployment, self.epoch, cause, open_time)
         self.cause = cause
+        self._outdated = -1
         self._trips += 1
         self._open_locally(now)
 
@@ -120,6 +122,12 @@ class Breaker:
         if state is not before and self._changed is not None:
             self._changed(BreakerChange(self.deployment, before, state, self.cause))
 
+    def moved(self) -> None:
+        """It is at another address: whatever is known, here or to the store, is of the old one."""
+        self._close()
+        self._trips = 0
+        self._outdated = self.epoch
+
     # --- what the store says ---
 
     def follow(self, record: BreakerRecord, now: float) -> None:
@@ -127,7 +135,7 @@ class Breaker:
 
         A closed record of the known epoch does not close what was opened here since.
         """
-        if record.epoch < self.epoch:
+        if record.epoch < self.epoch or record.epoch <= self._outdated:
             return
         news = record.epoch > self.epoch
         self.epoch = record.epoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from random import Random
 
 from prime_inference.domain.models import Deployment
@@ -19,6 +19,8 @@ from prime_inference.reliability.reserved_slots import ReservedSlot, SharedSlot
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Slot
 from prime_inference.reliability.statistics import HoldingTime, LatencyHistogram
+
+RATE_S = 0.25  # all slots are looked at, thousands maybe, and refusals may come by the thousand
 
 VERDICTS = {
     Outcome.ANSWERED: Verdict.ANSWERED,
@@ -57,6 +59,10 @@ class DeploymentGuard:
         self.failed = 0
         self.refused = 0
         self.in_flight = 0  # on slots that everybody shares
+        self._taken: dict[Slot, None] = {}  # of the shared lease
+        self._rate = 0.0  # slots per second
+        self._rate_limit = 0  # slots, when that was found
+        self._rate_until = -math.inf
         self.reserved: dict[str, ReservedLease] = {}  # by reservation
         self.shared: dict[SharedSlot, None] | None = None  # taken ones, where some are reserved
         self.recall: Recall | None = None  # where some are reserved
@@ -66,6 +72,11 @@ class DeploymentGuard:
         self._clock = clock
         self._conclude = conclude
         self._rate_may_eject = rate_may_eject
+
+    def moved(self) -> None:
+        """It is at another address, of which nothing is known."""
+        self.breaker.moved()
+        self.healthy, self.found_down_at = True, None
 
     @property
     def batch_in_flight(self) -> int:
@@ -127,8 +138,11 @@ class DeploymentGuard:
         if for_batch or in_flight - batch > lease.peak_interactive or in_flight >= lease.granted:
             lease.demand(in_flight - batch, batch, now, for_batch=for_batch)
         if self.shared is not None:
-            return SharedSlot(self, priority, now, ticket, on_release, self.shared)
-        return Slot(self, priority, now, ticket, on_release)
+            slot: Slot = SharedSlot(self, priority, now, ticket, on_release, self.shared)
+        else:
+            slot = Slot(self, priority, now, ticket, on_release)
+        self._taken[slot] = None
+        return slot
 
     def turn_away(self, priority: Priority, now: float) -> None:
         """Count a request of that priority that finds no slot: the store is told of its want."""
@@ -169,6 +183,7 @@ class DeploymentGuard:
     def give_back(self, slot: Slot) -> None:
         """Called once by each slot."""
         self.in_flight -= 1
+        del self._taken[slot]
         if slot.priority is Priority.BATCH:
             self.lease.batch_in_flight -= 1
         assert self.in_flight >= self.batch_in_flight >= 0
@@ -205,13 +220,31 @@ class DeploymentGuard:
             self.breaker.failed(self._clock(), self._rate_may_eject(self.model), reached=reached)
 
     def slots_per_second(self, priority: Priority, now: float) -> float:
-        """How often a slot for that priority becomes free; 0 if that was never seen."""
-        mean = self.holding.mean_s
-        for_batch = priority is Priority.BATCH
+        """How often a slot for that priority becomes free; 0 if that was never seen.
+
+        One that is held for longer than the mean is not about to become free: it is taken to be
+        held for as long again. That is looked into once in `RATE_S` for interactive requests.
+        """
+        mean, for_batch = self.holding.mean_s, priority is Priority.BATCH
         limit = self.lease.batch_limit(now) if for_batch else self.lease.limit(now)
-        return limit / mean if mean else 0.0
+        if not mean or not limit:
+            return 0.0
+        if for_batch:
+            return _slots_per_second(
+                now, mean, limit, [slot for slot in self._taken if slot.priority is priority]
+            )
+        if limit != self._rate_limit or now >= self._rate_until:
+            self._rate = _slots_per_second(now, mean, limit, self._taken)
+            self._rate_limit, self._rate_until = limit, now + RATE_S
+        return self._rate
 
     def _end_probe(self, slot: Slot, verdict: Verdict) -> None:
         ticket, slot.ticket = slot.ticket, None
         if ticket is not None:
             self._conclude(ticket, verdict)
+
+
+def _slots_per_second(now: float, mean: float, limit: int, taken: Collection[Slot]) -> float:
+    often = sum(1 / max(mean, now - slot.started_at) for slot in taken)
+    free = limit - len(taken)
+    return often + free / mean if free >= 0 else often * limit / len(taken)

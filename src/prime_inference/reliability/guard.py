@@ -101,6 +101,8 @@ class Guard:
             if known is None:
                 self._deployments[name] = self._watched(spec)
                 continue
+            if known.spec.base_url != spec.base_url:
+                known.moved()
             known.spec = spec
             if known.lease.capacity != spec.slots:
                 known.lease.resize(spec.slots)
@@ -300,9 +302,10 @@ class Guard:
         return member is None or not member.usable
 
     def down_deployments(self) -> dict[str, float]:
-        """Those on which requests wait in vain, drained ones among them, and since when."""
+        """Those on which requests wait in vain, drained ones among them; for how many seconds."""
         times = {member.id: member.down_since for member in self._deployments.values()}
-        return {name: since for name, since in times.items() if since is not None}
+        now = self._clock()
+        return {name: now - since for name, since in times.items() if since is not None}
 
     def signs_of_life(self, deployment: str) -> int:
         """First tokens and answers since the start; 0 for one that is not known."""
@@ -414,6 +417,7 @@ class Guard:
             self._models[model].members = tuple(members)
         for model in self._models.keys() - groups.keys():
             self._models[model].members = ()
+            self._models[model].look()  # nothing will be leased that anybody could wait for
 
     def _released(self, member: DeploymentGuard) -> None:
         if self.reserved.lines:

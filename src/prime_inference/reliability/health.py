@@ -22,6 +22,7 @@ class Readiness(enum.Enum):
     NOT_READY = "not ready"  # it says so itself: loading, draining, without workers
     UNREACHABLE = "unreachable"  # no connection, or it broke
     SILENT = "silent"  # no answer in time
+    REFUSING = "refusing"  # it is ready, and takes no requests of ours: credentials, path, name
 
 
 class Health:

@@ -17,6 +17,9 @@ from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.waiting import Waiter, WaitingLine
 
 TIE = 0.1  # expectations nearer than this are equal: chance decides, or all replicas pick the same
+ANSWER_S = 0.25  # until the store has answered, asked a second time if need be
+LONGEST_RETRY_S = 60.0  # OpenAI's and Anthropic's clients heed no longer Retry-After
+JITTER = 0.1  # replicas that know the same do not say the same
 UNKNOWN_FIRST_TOKEN_S = 1.0  # only compared with itself: nothing of this model was measured yet
 
 
@@ -32,6 +35,7 @@ class ModelPool:
         self.budget = RetryBudget(settings.retry)
         self.ready = False  # slots are leased, or it is known that they cannot be
         self.awaiting: list[Callable[[], None]] = []  # to be called when it is
+        self._promised_until = -math.inf  # slots up to then are for those who were sent away
         self._settings = settings
         self._random = random
         self._decisions = decisions
@@ -43,6 +47,8 @@ class ModelPool:
         unknown = min(known) if known else UNKNOWN_FIRST_TOKEN_S  # the unknown is tried
         for member, median in zip(self.members, medians, strict=True):
             member.expected_first_token_s = unknown if median is None else median
+        if not self.line.size and any(m.usable and m.has_room(now) for m in self.members):
+            self._promised_until = -math.inf  # there is room: those who were sent away do not come
 
     def wake(self, now: float) -> bool:
         """Ask for slots again if none are leased because nobody asked; whether there are some."""
@@ -55,7 +61,7 @@ class ModelPool:
         leases = [member.lease for member in self.members]
         some = any(lease.ready for lease in leases)
         self.ready = some and not any(lease.resting for lease in leases)
-        if some and self.awaiting:
+        if (some or not self.members) and self.awaiting:
             awaiting, self.awaiting = self.awaiting, []
             for call in awaiting:
                 call()
@@ -119,6 +125,32 @@ class ModelPool:
             return math.inf
         return (self.line.ahead_of(priority, among) + 1) / rate
 
+    def _told(
+        self,
+        reason: Reason,
+        priority: Priority,
+        expected: float,
+        now: float,
+        among: Set[str] | None,
+    ) -> Refusal:
+        """A refusal that a client is told: he is to come after those who were sent away before.
+
+        Told the same, they would come together and most of them be refused once more. Of those
+        who cannot come within LONGEST_RETRY_S chance decides who comes when. Batch has no turns:
+        it would take those of interactive requests.
+        """
+        refusal = self._refusal(reason, priority, expected, now)
+        soonest = refusal.retry_after_s
+        rate = sum(member.slots_per_second(priority, now) for member in self._usable(among))
+        chance = self._random.random()
+        if rate <= 0 or not math.isfinite(soonest) or priority is Priority.BATCH:
+            return Refusal(reason, soonest * (1 + JITTER * chance))
+        turn = max(now + soonest, self._promised_until) - now
+        if turn > max(LONGEST_RETRY_S, soonest):
+            return Refusal(reason, soonest + chance * max(0.0, LONGEST_RETRY_S - soonest))
+        self._promised_until = now + turn + 1 / rate
+        return Refusal(reason, turn * (1 + JITTER * chance))
+
     def wait(
         self,
         priority: Priority,
@@ -138,7 +170,7 @@ class ModelPool:
             rivals = self.line.ahead_of(priority, among)
             if rivals >= self._slots_to_come(priority, now, among):
                 self._decisions.waits[self.model, Wait.REFUSED] += 1
-                return self._refusal(Reason.NOT_WORTH_WAITING, priority, expected, now)
+                return self._told(Reason.NOT_WORTH_WAITING, priority, expected, now, among)
         waiter = Waiter(priority, now + longest, deliver, among)
         self.line.join(waiter)
         return waiter
@@ -157,17 +189,19 @@ class ModelPool:
                 waiter.deliver(slot)
 
     def expire(self, now: float) -> None:
-        """Refuse those who waited in vain: not while the store has slots that it was not asked for.
+        """Refuse those who waited in vain: later where the store has slots it was not asked for.
 
-        Those come with its next answer, which a busy process may be late to ask for.
+        Those come with its next answer, which a busy process may be late to ask for; but who
+        waits is told in the end, whatever the store does.
         """
         for waiter in self.line.overdue(now):
-            if self._slots_to_come(waiter.priority, now, waiter.among):
+            if not waiter.prolonged and self._slots_to_come(waiter.priority, now, waiter.among):
+                waiter.prolonged, waiter.deadline = True, now + ANSWER_S
                 continue
             self.line.leave(waiter)
             expected = self.expected_wait(waiter.priority, now, waiter.among)
             self._decisions.waits[self.model, Wait.EXPIRED] += 1
-            waiter.deliver(self._refusal(Reason.WAITED, waiter.priority, expected, now))
+            waiter.deliver(self._told(Reason.WAITED, waiter.priority, expected, now, waiter.among))
 
     def _refusal(self, reason: Reason, priority: Priority, expected: float, now: float) -> Refusal:
         """When slots come back; where none do, or few while the store learns: when it has more.

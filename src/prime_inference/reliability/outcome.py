@@ -32,14 +32,16 @@ def outcome_of(error: BaseException | None, status: int = 0) -> Outcome:
     """Judge an attempt by the error it ended with (None: a whole answer).
 
     `status` is what the upstream answered, where it answered: a 503 is a failure of the
-    deployment even if the client is told that there is no capacity. A refusal of the request
-    itself, by the upstream or by us, and a cancelled task (the client left) are nobody's failure.
+    deployment even if the client is told that there is no capacity. No 4xx is one: a client may
+    have provoked it, and must not take a deployment from all others by it. (Whether it refuses
+    everybody is found by `gateway.readiness`.) A refusal of the request by us, and a cancelled
+    task (the client left), are nobody's failure either.
     """
     if error is None:
         return Outcome.ANSWERED
     if status >= 500:
         return Outcome.FAILED
-    if isinstance(error, _NEUTRAL):
+    if status >= 400 or isinstance(error, _NEUTRAL):
         return Outcome.NEUTRAL
     if isinstance(error, NoConnection):
         return Outcome.UNREACHED

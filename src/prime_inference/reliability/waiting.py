@@ -17,6 +17,7 @@ class Waiter:
     deadline: float
     deliver: Callable[[Slot | Refusal], None]
     among: Set[str] | None = None  # the deployments that can serve it; None: every one
+    prolonged: bool = False  # its time was over as slots were about to come
 
     def competes(self, among: Set[str] | None) -> bool:
         """Whether it may take a slot that one of `among` would give."""

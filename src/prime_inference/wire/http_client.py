@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from prime_inference.domain.errors import (
     UpstreamUnreachable,
 )
 from prime_inference.wire.http_exchange import ClientConnection, Response
+from prime_inference.wire.resolver import Resolver, is_address
 
 __all__ = ["HttpPool", "Origin", "Response"]
 
@@ -78,12 +80,21 @@ class HttpPool:
 
     `idle` connections are kept at most; with 0 the origin is told to close each. `headers`,
     here and in `send`, are whole lines, each ending in CRLF: `http.header_lines` makes them
-    from values that are not our own.
+    from values that are not our own. Pools of one event loop share a `resolver`.
     """
 
-    def __init__(self, origin: Origin, *, idle: int = 256, headers: bytes = b"") -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        idle: int = 256,
+        headers: bytes = b"",
+        resolver: Resolver | None = None,
+    ) -> None:
         check_lines(headers)
         self.origin = origin
+        self._address = origin.host if is_address(origin.host) else None
+        self._resolver = resolver or Resolver()
         self._idle: deque[ClientConnection] = deque()  # the one used last is taken first
         self._idle_limit = idle
         self._all: set[ClientConnection] = set()
@@ -183,13 +194,11 @@ class HttpPool:
         return None
 
     async def _connect(self, seconds: float) -> ClientConnection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                _, connection = await loop.create_connection(
-                    lambda: ClientConnection(self), self.origin.host, self.origin.port
-                )
+                connection = await self._open()
         except TimeoutError:
+            self._resolver.doubt(self.origin.host)
             raise UpstreamTimeout(
                 "The upstream did not accept a connection.", clock="connect"
             ) from None
@@ -200,6 +209,34 @@ class HttpPool:
             connection.abort()
             raise NoConnection("The upstream closed the connection at once.")
         self._all.add(connection)
+        return connection
+
+    async def _open(self) -> ClientConnection:
+        """Connect to the first address that accepts. Raises OSError, UnicodeError."""
+        host = self.origin.host
+        if self._address is not None:
+            return await self._open_at(self._address)
+        addresses = await self._resolver.addresses(host)
+        try:
+            return await self._open_at_first(addresses)
+        except OSError:
+            self._resolver.doubt(host)  # what was known may be old
+            later = [one for one in await self._resolver.addresses(host) if one not in addresses]
+            if not later:
+                raise
+        return await self._open_at_first(later)
+
+    async def _open_at_first(self, addresses: Sequence[str]) -> ClientConnection:
+        for address in addresses[:-1]:
+            with suppress(OSError):
+                return await self._open_at(address)
+        return await self._open_at(addresses[-1])
+
+    async def _open_at(self, address: str) -> ClientConnection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: ClientConnection(self), address, self.origin.port
+        )
         return connection
 
     # -- called by connections

@@ -13,7 +13,7 @@ from inspect import CORO_CREATED, getcoroutinestate
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
-from prime_inference.domain.errors import ApiError, InternalFailure, InvalidRequest
+from prime_inference.domain.errors import ApiError, InternalFailure, InvalidRequest, ShuttingDown
 from prime_inference.wire.http import Fields, Request, header_lines
 from prime_inference.wire.http_reader import BODY, HEAD, IDLE, RequestReader
 
@@ -188,7 +188,9 @@ class Connection(asyncio.Protocol):
             if not self.ended and not self.closing:
                 raise RuntimeError("the request handler returned without completing its answer")
         except asyncio.CancelledError:
-            if not self.ended:
+            if self._server.stopping and not self.started:
+                self._fail(ShuttingDown())
+            elif not self.ended:
                 self.abort()
         except ApiError as error:
             self._fail(error)
@@ -210,6 +212,8 @@ class Connection(asyncio.Protocol):
             self._server.forget(self)
         elif self.closing:
             pass  # the connection's end is on its way
+        elif self._server.stopping:
+            self._close()
         elif not self._keep_alive:
             self._linger() if self._deaf else self._close()
         elif self._congestion is None:
@@ -348,6 +352,24 @@ class Connection(asyncio.Protocol):
         if self._fresh:
             self._wait(FRESH_SECONDS)
         else:
+            self._close()
+
+    def stop(self) -> None:
+        """End now: who is being served gets the end that his handler finds for it."""
+        task, self._deaf = self._task, True
+        self._queue.clear()
+        if task is None or self.closing:
+            if not self.closing:
+                self._close()
+            return
+        if self.ended:  # answered, but at work after it
+            self._close()
+            return
+        task.cancel()
+        coroutine = cast("Coroutine[Any, Any, None]", task.get_coro())
+        if getcoroutinestate(coroutine) == CORO_CREATED:
+            self._task = None  # it will not even begin, so that it cannot end either
+            self._fail(ShuttingDown())
             self._close()
 
     def cut(self) -> None:

@@ -27,7 +27,7 @@ RenderError = Callable[[ApiError], tuple[int, Headers, bytes]]
 
 BACKLOG = 2048  # a thousand agents may connect at once; the kernel caps it at somaxconn
 SWEEP_SECONDS = 1.0  # how late a time limit may be noticed; a timer per request costs more
-STOP_SECONDS = 5.0  # for handlers to clean up after their cancellation
+STOP_SECONDS = 3.0  # for the last words of answers that are broken off, and for their handlers
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class HttpServer:
         self.check_head = check_head
         self.limits = limits
         self.draining = False
-        self.stopping = False  # whoever is still served is cut off
+        self.stopping = False  # whoever is still served is told so
         self.connections: set[Connection] = set()
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by `start`
         self._listener: asyncio.Server | None = None
@@ -125,12 +125,18 @@ class HttpServer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop at once: connections are aborted and their handlers cancelled."""
+        """Stop at once: handlers are cancelled, and end their answers with an error.
+
+        Who does not read it within STOP_SECONDS is cut off.
+        """
         self.stopping = True
         self._stop_listening()
         for connection in list(self.connections):
-            connection.cut()
+            connection.stop()
         await self._empty(STOP_SECONDS)
+        for connection in list(self.connections):
+            connection.cut()
+        await self._empty(STOP_SECONDS if self.connections else 0)
         for connection in self.connections:  # answered, but at work after it
             if connection.task is not None:
                 connection.task.cancel()

@@ -116,6 +116,7 @@ class FleetFile:
         self._parameters = parameters
         self._launching = launching
         self._seen: tuple[int, ...] = ()
+        self._looked_at: tuple[int, ...] = ()  # at the last look
         self._before = FleetChanges()  # the last edit; `undo` goes back to it
 
     def read(self) -> Fleet:
@@ -182,7 +183,10 @@ class FleetFile:
             raise self._invalid(str(error)) from error
 
     def changed(self) -> bool:
-        return self._stamp() != self._seen
+        """Only what two looks have found alike: the first may have met it half-written."""
+        stamp = self._stamp()
+        settled, self._looked_at = stamp == self._looked_at, stamp
+        return settled and stamp != self._seen
 
     def _stamp(self) -> tuple[int, ...]:
         """What tells one content from another: editors replace files, and clocks are coarse."""

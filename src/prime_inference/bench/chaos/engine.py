@@ -14,6 +14,7 @@ import httpx
 from prime_inference.bench.faults.ports import kept_port
 
 START_SECONDS = 60.0
+LOOKS = 6  # of 5 s each: on a machine that is busy with chaos it may answer late
 
 
 class EngineProcess:
@@ -22,6 +23,7 @@ class EngineProcess:
     def __init__(self, *, slots: int, pace_ms: float, first_token_ms: float, tokens: int) -> None:
         self.slots = slots
         self.most = 0
+        self.untold = 0  # lives that ended before it could be asked what it had in flight
         self.starts = 0
         self._port = kept_port()
         self._options = [
@@ -63,9 +65,14 @@ class EngineProcess:
         self._signal(signal.SIGCONT)
 
     async def look(self) -> None:
-        """Take over what it counted."""
-        response = await self._http.get(f"http://127.0.0.1:{self._port}/mock/load")
-        self.most = max(self.most, response.json()["most"])
+        """Take over what it counted; note if it does not say."""
+        for _ in range(LOOKS):
+            with contextlib.suppress(httpx.TransportError):
+                response = await self._http.get(f"http://127.0.0.1:{self._port}/mock/load")
+                self.most = max(self.most, response.json()["most"])
+                return
+            await asyncio.sleep(0.5)
+        self.untold += 1
 
     async def stop(self) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -257,6 +257,8 @@ def count(world: World, seed: int, seconds: float, faults: int) -> Count:
             found.bad.append(
                 f"{DATACENTERS[number]}-{number} had {engine.most} requests in {engine.slots} slots"
             )
+        if engine.untold:
+            found.bad.append(f"{DATACENTERS[number]}-{number} did not say how many it had")
     return found
 
 
