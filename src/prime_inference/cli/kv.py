@@ -254,10 +254,10 @@ def endpoints(
                     progress=progress,
                 )
             )
-        except* harness.EndpointFailed as failures:
+        except ExceptionGroup as failures:  # an endpoint's, or the disk's
             raise EvaluationFailed(
                 str(failures.exceptions[0]), hint="Run it again to go on from here."
-            ) from None
+            ) from failures
         cells = comparison.compare(asked, file.answers)
         comparison.write_report(out, cells)
     if output == "json":
