@@ -181,7 +181,8 @@ async def _answer(
 ) -> tuple[str, str | None]:
     url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
     # Bytes, as a key may hold what is not ASCII; the server then refuses it.
-    headers = {"Authorization": f"Bearer {endpoint.api_key}".encode()} if endpoint.api_key else {}
+    key = endpoint.api_key
+    headers = {b"Authorization": f"Bearer {key}".encode()} if key else {}
     body = {
         "model": endpoint.model,
         "messages": [{"role": "user", "content": question.prompt}],
