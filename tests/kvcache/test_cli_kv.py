@@ -139,7 +139,7 @@ def test_a_broken_calibration_is_named(
     assert kind not in ("nan", "words", "ints", "no array") or layer(0) in error["message"]
 
 
-@pytest.mark.parametrize("given", ["inf", "0.02,inf", "nan", "1,1"])
+@pytest.mark.parametrize("given", ["inf", "0.02,inf", "nan", "1,1", "1e-300"])
 def test_magnitudes_that_are_none_are_refused(prime: Prime, given: str) -> None:
     result = prime("eval", "kv", "selector", "--magnitudes", given)
     assert result.exit_code == 1
