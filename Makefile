@@ -9,7 +9,7 @@ TORCH_CPU ?= .wheels
 MODEL ?= huggingfacetb/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help chat serve test test-kv test-toolcalls test-toolcalls-vllm upstream-parsers test-dynamo test-vllm quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-dynamo bench-tools clean
+.PHONY: help chat serve test test-kv test-kv-vllm test-toolcalls test-toolcalls-vllm upstream-parsers test-dynamo test-vllm quick check check-alerts format lock sim crash faults chaos fault-figures bench-gateway bench-gateway-quick bench-gateway-soak bench-designs bench-dynamo bench-tools clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -66,6 +66,16 @@ KV ?=
 
 test-kv: .envs/kv/ready  ## the tests of the NVFP4 kernels: torch, Triton's interpreter, nvcc
 	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv/bin/python -m pytest tests/kvcache $(KV)
+
+.envs/kv-vllm/ready: requirements/kv-vllm.txt
+	@echo "setting up .envs/kv-vllm with vLLM 0.33.0 on torch's CPU build (4 GB) ..."
+	@$(PYTHON) -m venv .envs/kv-vllm
+	@.envs/kv-vllm/bin/pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r $<
+	@.envs/kv-vllm/bin/pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-kv-vllm: .envs/kv-vllm/ready  ## the NVFP4 plug-in in the vLLM it is for, without a GPU (4 GB to install)
+	OMP_NUM_THREADS=1 PYTHONPATH=src .envs/kv-vllm/bin/python -m pytest tests/kvcache/test_vllm_plugin.py tests/kvcache/accelerated/test_vllm_backend.py
 
 .envs/grammar/ready: requirements/grammar.txt
 	@echo "setting up .envs/grammar with xgrammar, torch and Triton (2 GB) ..."
@@ -166,6 +176,7 @@ lock: $(VENV)/pip  ## write every file of pinned versions anew
 	$(COMPILE) --group build --group test --group check -c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --extra kv -c requirements/runtime.txt pyproject.toml -o requirements/kv.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra kv-torch -c requirements/dev.txt pyproject.toml -o requirements/kv-torch.txt
+	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --override requirements/kv-vllm-overrides.in --group build --group test --extra kv pyproject.toml requirements/kv-vllm.in -o requirements/kv-vllm.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --find-links '$(TORCH_CPU)' --group build --group test --extra grammar -c requirements/dev.txt pyproject.toml -o requirements/grammar.txt
 	$(COMPILE) --extra bench -c requirements/runtime.txt pyproject.toml -o requirements/bench.txt
 	$(COMPILE) --group build -c requirements/runtime.txt pyproject.toml benchmarks/designs/requirements.in -o benchmarks/designs/requirements.txt

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import threading
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from prime_inference.cli.main import app
+from prime_inference.kvcache.accuracy import endpoints as harness
 from prime_inference.kvcache.accuracy.comparison import compare, markdown, write_report
 from prime_inference.kvcache.accuracy.endpoints import (
     Answer,
@@ -56,6 +58,7 @@ class Reader(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.sees, self.fail, self.status = sees, fail, status
         self.asked, self.mute = 0, mute
+        self.lie: tuple[bytes, dict[str, str]] | None = None  # every answer's body and headers
         self.nothing = None if mute else "I do not know."
         self.base_url = f"http://127.0.0.1:{self.server_address[1]}/v1"
 
@@ -68,6 +71,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked += 1
         if self.server.asked <= self.server.fail:
             return self.reply(self.server.status, {"error": {"message": "no"}})
+        if self.server.lie:
+            return self.reply(200, *self.server.lie)
         prompt = body["messages"][0]["content"]
         if self.server.sees is not None:
             prompt = prompt[-self.server.sees :]
@@ -78,12 +83,16 @@ class Handler(BaseHTTPRequestHandler):
         }
         return self.reply(200, {"choices": [choice]})
 
-    def reply(self, status: int, body: dict[str, Any]) -> None:
-        raw = json.dumps(body).encode()
+    def reply(
+        self, status: int, body: dict[str, Any] | bytes, headers: dict[str, str] | None = None
+    ) -> None:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(raw)))
+        for name, value in ({"Content-Length": str(len(raw))} | (headers or {})).items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(raw)
+        with contextlib.suppress(ConnectionError):  # a client that has read enough
+            self.wfile.write(raw)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -260,3 +269,86 @@ def test_endpoints_that_answered_nothing_are_not_called_equal(serve: Any, tmp_pa
     assert result.exit_code == 1
     assert "No verdict: of 4 answers each, 4 of the reference and 4 of the" in result.stderr
     assert "no verdict | 4 / 4" in (tmp_path / "run" / "report.md").read_text()
+
+
+def command(url: str, out: Path, *more: str) -> list[str]:
+    return ["inference", "eval", "kv", "endpoints", "--reference", url, "--candidate", url,
+            "--model", "m", "--out", str(out), "--lengths", "600", "--questions", "1",
+            *more]  # fmt: skip
+
+
+COMPLETION = '{"choices": [{"message": {"content": %s}, "finish_reason": %s}]}'
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        ("<html>not found</html>", {}),
+        ("", {}),
+        ("null", {}),
+        ('{"choices": []}', {}),
+        ('{"choices": %s}' % ("[" * 100_000 + "]" * 100_000), {}),
+        (COMPLETION % ('[{"type": "text", "text": "x"}]', '"stop"'), {}),
+        (COMPLETION % ('"x"', "5"), {}),
+        (COMPLETION % (r'"\ud800"', '"stop"'), {}),
+        ("not gzip", {"Content-Encoding": "gzip"}),
+        ("x", {"Content-Length": "1000"}),  # and then nothing more
+        (" " * 2_000_000, {}),
+    ],
+    ids=lambda given: str(given)[:40],
+)
+def test_an_endpoint_that_sends_no_completion_ends_the_command_with_its_name(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, headers: dict[str, str]
+) -> None:
+    monkeypatch.setattr(harness, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(harness, "ANSWER_SECONDS", 60.0 if "Content-Length" not in headers else 0.2)
+    monkeypatch.setattr(harness, "MAX_ANSWER_BYTES", 1_000_000)
+    server = serve()
+    server.lie = body.encode(), headers
+    result = CliRunner().invoke(app, command(server.base_url, tmp_path / "run"))
+    assert result.exit_code == 1
+    assert re.search(r"Error: (reference|candidate) (sent|failed)", result.stderr)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "localhost:8000/v1", "", "file:///etc/passwd"])
+def test_a_url_that_is_none_ends_the_command_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr(harness, "RETRY_SECONDS", 0.0)
+    result = CliRunner().invoke(app, command(url, tmp_path / "run", "--reference-key", "k\u00e9y"))
+    assert result.exit_code == 1
+    assert "Error: " in result.stderr
+    assert "failed on" in result.stderr
+
+
+def test_a_disk_that_is_full_ends_the_command_and_the_run_can_go_on(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    url, add = serve().base_url, AnswerFile.add
+    monkeypatch.setattr(AnswerFile, "add", full)
+    result = CliRunner().invoke(app, command(url, tmp_path / "run"))
+    assert result.exit_code == 1
+    assert "No space left" in result.stderr
+    answers = tmp_path / "run" / "answers.jsonl"
+    answers.write_bytes(answers.read_bytes()[:40])  # the first line did not fit either
+    monkeypatch.setattr(AnswerFile, "add", add)
+    assert CliRunner().invoke(app, command(url, tmp_path / "run")).exit_code == 0
+
+
+def test_a_line_that_is_no_answer_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    AnswerFile(path, SETTINGS)
+    path.write_bytes(path.read_bytes() + b'{"side": "reference"}\n')
+    with pytest.raises(RunMismatch, match="line 2 is no answer"):
+        AnswerFile(path, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("7", 7), ("0.5", 0.5), ("3600", 0), ("nan", 0), ("-1", 0), ("soon", 0)]
+)
+def test_a_wait_that_a_server_asks_for_is_kept_within_reason(given: str, seconds: float) -> None:
+    assert harness.retry_after({"retry-after": given}) == seconds
+    assert harness.retry_after({}) == 0

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -319,3 +321,58 @@ def test_a_header_whose_shapes_contradict_its_bytes_is_refused(tmp_path: Path) -
     path.write_bytes(path.read_bytes().replace(b"[2, 2]", b"[2, 3]"))
     with pytest.raises(CheckpointMalformed, match="w is BF16"):
         SafetensorsFile.open(path)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+ENTRY = '{"w": {"dtype": "BF16", "shape": %s, "data_offsets": %s}}'
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(ENTRY % (shape, "[0, 8]") for shape in ('["a", "b"]', "[null]", "[4.0]", "[-2, -2]")),
+        *(ENTRY % ("[4]", offsets) for offsets in ("[0.0, 8.0]", '["0", "8"]', "[-8, 0]", "[0]")),
+        ENTRY.replace("BF16", "?") % ('["a"]', "[0, 8]"),
+        '{"__metadata__": {"a": 1}}',
+        '{"__metadata__": {"a": ' + DEEP + "}}",
+        '{"w": {"x": ' + DEEP + "}}",
+        "[]",
+    ],
+    ids=lambda header: header[:70],
+)
+def test_a_header_of_other_types_is_refused(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(8))
+    with pytest.raises(CheckpointMalformed, match="unreadable header"):
+        SafetensorsFile.open(path)
+
+
+def test_a_pipe_among_the_shards_is_refused_and_not_waited_for(checkpoint: Path) -> None:
+    os.mkfifo(checkpoint / "x.safetensors")
+    with pytest.raises(CheckpointMalformed, match=r"x\.safetensors is not a file"):
+        plan_fold(checkpoint)
+
+
+def test_a_tensor_in_two_shards_is_refused(checkpoint: Path) -> None:
+    shard = "model-00001-of-00002.safetensors"
+    shutil.copy(checkpoint / shard, checkpoint / "again.safetensors")
+    with pytest.raises(CheckpointMalformed, match=f"stands in again.safetensors and {shard}"):
+        plan_fold(checkpoint)
+
+
+def test_a_disk_that_fills_up_at_the_end_leaves_nothing_to_load(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkpoint / "tokenizer.json").write_text("{}")
+    copy = shutil.copy2
+
+    def full(source: Path, target: Path) -> None:
+        if source.name == "tokenizer.json":
+            raise OSError(28, "No space left on device")
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(OSError, match="No space left"):
+        fold(plan_fold(checkpoint), tmp_path / "out")
+    assert (tmp_path / "out" / "kv_outer_scales.json").exists()
+    assert not (tmp_path / "out" / "config.json").exists()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,16 +106,28 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["text", "cut", "one array", "nan", "words", "empty"])
+@pytest.mark.parametrize(
+    "kind",
+    ["text", "cut", "one array", "nan", "words", "empty", "ints", "huge", "no array", "pipe"],
+)
 def test_a_broken_calibration_is_named(
     prime: Prime, model: Path, tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / "latents.npz"
     latents = np.full((1, 512), np.nan if kind == "nan" else 1.0)
-    np.savez(
-        path, allow_pickle=False, **{layer(0): np.array(["a"]) if kind == "words" else latents}
-    )
-    if kind == "one array":
+    held = {"words": np.array(["a"]), "ints": np.ones((1, 512), int)}.get(kind, latents)
+    np.savez(path, allow_pickle=False, **{layer(0): held})
+    if kind == "huge":  # an array of 4 PiB in a few bytes
+        path.write_bytes(
+            path.read_bytes().replace(b"(1, 512), }" + b" " * 12, b"(1099511627776, 512), }")
+        )
+    elif kind == "no array":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(layer(0), b"latents")
+    elif kind == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif kind == "one array":
         with path.open("wb") as file:
             np.save(file, latents)
     elif kind in ("text", "cut", "empty"):
@@ -122,10 +136,10 @@ def test_a_broken_calibration_is_named(
     assert result.exit_code == 1
     error = json.loads(result.stderr)["error"]
     assert "latents.npz" in error["message"]
-    assert kind not in ("nan", "words") or layer(0) in error["message"]
+    assert kind not in ("nan", "words", "ints", "no array") or layer(0) in error["message"]
 
 
-@pytest.mark.parametrize("given", ["inf", "0.02,inf", "nan", "1,1"])
+@pytest.mark.parametrize("given", ["inf", "0.02,inf", "nan", "1,1", "1e-300"])
 def test_magnitudes_that_are_none_are_refused(prime: Prime, given: str) -> None:
     result = prime("eval", "kv", "selector", "--magnitudes", given)
     assert result.exit_code == 1

@@ -147,7 +147,9 @@ SELECTOR_EPILOG = json_help(
 @eval_kv.command("selector", cls=Command, epilog=SELECTOR_EPILOG)
 def selector(
     models: Annotated[int, typer.Option(help="Models, each from a seed of its own.", min=1)] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of the first; the next have the next.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the first; the next have the next.", min=0, max=2**32 - 1)
+    ] = 0,
     magnitudes: Annotated[
         str, typer.Option(help="Largest latents of a layer, separated by commas.")
     ] = "0.02,0.1,1,5.2",
@@ -155,6 +157,8 @@ def selector(
     plain: Plain = False,
 ) -> None:
     """Train small sparse-attention models and see whether their selectors survive compression.
+
+    A seed that does not learn is named, and the next takes its place.
 
     Takes two to three minutes a model on one free core; needs the extra kv-torch.
 
@@ -164,13 +168,13 @@ def selector(
     """
     terminal = Terminal(plain=plain)
     sizes = _numbers("magnitudes", magnitudes, float)
+    if not all(1e-6 <= one <= 1e6 for one in sizes):  # far beyond published ones, in float32
+        raise WrongUsage(f"--magnitudes lie from 1e-6 to 1e6, not {magnitudes!r}.")
     with _explained():
-        from prime_inference.kvcache.accuracy.selector import evaluate_selector, trained_model
+        from prime_inference.kvcache.accuracy.selector import evaluate_selector, trained_models
 
-        trained = []
-        for number in range(models):
-            with terminal.waiting(f"training model {number + 1} of {models}"):
-                trained.append(trained_model(seed + number))
+        with terminal.waiting(f"training {models} models"):
+            trained = list(trained_models(seed, models, terminal.note))
         with terminal.waiting("asking"):
             results = list(evaluate_selector(trained, seed=seed, magnitudes=sizes))
     if output == "json":
@@ -254,10 +258,10 @@ def endpoints(
                     progress=progress,
                 )
             )
-        except* harness.EndpointFailed as failures:
+        except ExceptionGroup as failures:  # an endpoint's, or the disk's
             raise EvaluationFailed(
                 str(failures.exceptions[0]), hint="Run it again to go on from here."
-            ) from None
+            ) from failures
         cells = comparison.compare(asked, file.answers)
         comparison.write_report(out, cells)
     if output == "json":

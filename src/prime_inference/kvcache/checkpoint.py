@@ -52,6 +52,7 @@ INDIFFERENT_PARTS: Final = frozenset({"weight", INPUT_SCALE, "bias"})  # a bias 
 CACHE_SCALE: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.(\w+\.)?(k|v|kv|kv_cache)_scale$")
 METADATA_KEY: Final = "prime_inference.kv_outer_scales"
 RECORD: Final = "kv_outer_scales.json"
+CONFIG: Final = "config.json"
 
 Progress = Callable[[int], None]  # called with the bytes just written or verified
 
@@ -86,10 +87,8 @@ def plan_fold(folder: Path, exponents: Mapping[str, int] | None = None) -> FoldP
     already; `ScaleInexact` for a weight that a fold would round; `ShapeMismatch` for a latent
     of another size. So a plan that was made is one that `fold` can write.
     """
-    shards = tuple(SafetensorsFile.open(path) for path in sorted(folder.glob("*.safetensors")))
-    if any(METADATA_KEY in shard.metadata for shard in shards) or (folder / RECORD).exists():
-        raise CheckpointMalformed(f"{folder.name} is folded already")
-    found = {one.name: (shard, one) for shard in shards for one in shard.tensors}
+    shards = _open_shards(folder)
+    found = _by_name(shards)
     _check_index(folder, {name: shard.path.name for name, (shard, _) in found.items()})
     layers: dict[str, int] = {}
     tensors: dict[str, int] = {}
@@ -136,10 +135,12 @@ def fold(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) -> N
     for shard in plan.shards:
         _write_shard(shard, plan, target, record.decode(), progress)
     verify(plan, target, progress)
-    for other in sorted(plan.shards[0].path.parent.iterdir()):
+    (target / RECORD).write_bytes(msgspec.json.format(record, indent=1) + b"\n")
+    # Without config.json nothing loads a folder: it comes last, as the disk may fill up here too.
+    others = plan.shards[0].path.parent.iterdir()
+    for other in sorted(others, key=lambda one: (one.name == CONFIG, one.name)):
         if other.is_file() and other.suffix != ".safetensors":
             shutil.copy2(other, target / other.name)
-    (target / RECORD).write_bytes(msgspec.json.format(record, indent=1) + b"\n")
 
 
 def verify(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) -> None:
@@ -216,12 +217,32 @@ def _fold_dtype(one: Tensor) -> FoldDtype:
     raise CheckpointMalformed(f"{one.name} has dtype {one.dtype}, which cannot be folded")
 
 
+def _open_shards(folder: Path) -> tuple[SafetensorsFile, ...]:
+    if not folder.is_dir():
+        raise CheckpointMalformed(f"{folder} is not a folder")
+    shards = tuple(SafetensorsFile.open(path) for path in sorted(folder.glob("*.safetensors")))
+    if any(METADATA_KEY in shard.metadata for shard in shards) or (folder / RECORD).exists():
+        raise CheckpointMalformed(f"{folder.name} is folded already")
+    return shards
+
+
+def _by_name(shards: Iterable[SafetensorsFile]) -> dict[str, tuple[SafetensorsFile, Tensor]]:
+    found: dict[str, tuple[SafetensorsFile, Tensor]] = {}
+    for shard in shards:
+        for one in shard.tensors:
+            if one.name in found:
+                where = f"{found[one.name][0].path.name} and {shard.path.name}"
+                raise CheckpointMalformed(f"{one.name} stands in {where}; remove one of the files")
+            found[one.name] = (shard, one)
+    return found
+
+
 def _check_index(folder: Path, found: Mapping[str, str]) -> None:
     """Raise for tensors that an index file puts elsewhere: a download that is not complete."""
     for path in folder.glob("*.safetensors.index.json"):
         try:
             index = msgspec.json.decode(path.read_bytes(), type=_Index)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise CheckpointMalformed(f"{path.name} is not an index: {error}") from error
         for name, file in index.weight_map.items():
             if found.get(name) != file:

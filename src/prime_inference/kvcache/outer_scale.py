@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from lzma import LZMAError
 from pathlib import Path
 from typing import Final, Literal
 from zipfile import BadZipFile
@@ -38,6 +39,17 @@ LARGEST_LATENT: Final = MAX_CODE * MAX_SCALE  # 2688: beyond it a row saturates
 # Room that is kept above the largest latent seen, since calibration sees a sample only; with
 # 8 the largest block scale lies in (28, 56], and blocks down to 1/1800 of it stay normal.
 CALIBRATION_MARGIN: Final = 8.0
+
+# What numpy and zipfile raise for a file that is cut, damaged, encrypted or packed otherwise.
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    EOFError,
+    RuntimeError,
+    BadZipFile,
+    zlib.error,
+    LZMAError,
+)
 
 FoldDtype = Literal["BF16", "F16", "F32"]
 
@@ -76,6 +88,8 @@ def exponent_from_latents(
     """k of a layer from latents [T, 512] that a calibration run recorded."""
     if latents.ndim != 2 or latents.shape[1] != LATENT_DIMS or not len(latents):
         raise ShapeMismatch("latents", f"[T >= 1, {LATENT_DIMS}]", latents.shape)
+    if not np.issubdtype(latents.dtype, np.floating):
+        raise DtypeMismatch("latents", "floating point", latents.dtype)
     return exponent_for(float(np.max(np.abs(latents))), margin=margin)
 
 
@@ -84,13 +98,15 @@ def read_calibration(path: Path) -> dict[str, int]:
 
     Raises `CalibrationMalformed`, which names the layer, and OSError.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+        raise CalibrationMalformed(f"{path} is not a file")
     try:
         with path.open("rb") as file:
             held = np.load(file, allow_pickle=False)
             if not isinstance(held, np.lib.npyio.NpzFile):
                 raise CalibrationMalformed(f"{path} is one array, not an .npz of one a layer")
             return {layer: _calibrated(path, layer, held) for layer in held.files}
-    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         if isinstance(error, CalibrationMalformed):
             raise
         raise CalibrationMalformed(f"{path} is not an .npz of latents: {error}") from error
@@ -98,8 +114,13 @@ def read_calibration(path: Path) -> dict[str, int]:
 
 def _calibrated(path: Path, layer: str, held: Mapping[str, npt.NDArray[np.floating]]) -> int:
     try:
-        return exponent_from_latents(held[layer])
-    except (ValueError, TypeError) as error:
+        latents = held[layer]
+        if not isinstance(latents, np.ndarray):  # a member of the archive that is no array
+            raise CalibrationMalformed(f"{path}: {layer} is no array")
+        return exponent_from_latents(latents)
+    except CalibrationMalformed:
+        raise
+    except (ValueError, TypeError, MemoryError) as error:  # or larger than the memory
         raise CalibrationMalformed(f"{path}: {layer}: {error}") from error
 
 

@@ -13,7 +13,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from stat import S_ISREG
+from typing import Annotated, BinaryIO, Final
 
 import msgspec
 
@@ -27,6 +28,17 @@ DTYPE_BITS: Final = {
     "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
 }  # fmt: skip
 MAX_HEADER: Final = 100 * 1024 * 1024  # the limit of the reference implementation
+METADATA: Final = "__metadata__"
+
+Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct):
+    """What a header says of a tensor."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+    data_offsets: tuple[Size, Size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +68,19 @@ class SafetensorsFile:
     @classmethod
     def open(cls, path: Path) -> SafetensorsFile:
         """Read and check the header. Raises `CheckpointMalformed`."""
-        size = path.stat().st_size
+        status = path.stat()
+        if not S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
+            raise CheckpointMalformed(f"{path.name} is not a file")
+        size = status.st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_HEADER):
                 raise CheckpointMalformed(f"{path.name}: a header of {length} bytes is impossible")
             try:
-                header = msgspec.json.decode(file.read(length), type=dict[str, dict[str, Any]])
-                metadata = header.pop("__metadata__", {})
+                header = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+                metadata = msgspec.json.decode(header.pop(METADATA, b"{}"), type=dict[str, str])
                 tensors = [_tensor(name, entry) for name, entry in header.items()]
-            except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+            except (msgspec.MsgspecError, CheckpointMalformed, RecursionError) as error:
                 raise CheckpointMalformed(f"{path.name}: unreadable header: {error}") from error
         tensors.sort(key=lambda one: (one.begin, one.end))
         end = 0
@@ -100,7 +115,7 @@ class SafetensorsFile:
 
     def write_header(self, file: BinaryIO, metadata: dict[str, str]) -> None:
         """The header of a copy with other metadata; the tensors' bytes must follow in order."""
-        header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+        header: dict[str, object] = {METADATA: metadata} if metadata else {}
         for one in self.tensors:
             header[one.name] = {
                 "dtype": one.dtype,
@@ -116,9 +131,12 @@ def _bits(one: Tensor) -> int:
     return DTYPE_BITS[one.dtype] * math.prod(one.shape)
 
 
-def _tensor(name: str, entry: dict[str, Any]) -> Tensor:
-    begin, end = entry["data_offsets"]
-    return Tensor(name, str(entry["dtype"]), tuple(entry["shape"]), int(begin), int(end))
+def _tensor(name: str, raw: msgspec.Raw) -> Tensor:
+    try:
+        entry = msgspec.json.decode(raw, type=_Entry)
+    except msgspec.MsgspecError as error:
+        raise CheckpointMalformed(f"{name}: {error}") from error
+    return Tensor(name, entry.dtype, entry.shape, *entry.data_offsets)
 
 
 def flush_to_disk(file: BinaryIO) -> None:

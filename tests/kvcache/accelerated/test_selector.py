@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from prime_inference.kvcache.accuracy import selector
 from prime_inference.kvcache.accuracy.arms import ARMS
 from prime_inference.kvcache.accuracy.selector import (
     CONTROL,
@@ -15,12 +16,14 @@ from prime_inference.kvcache.accuracy.selector import (
     SelectorQuality,
     evaluate_selector,
     trained_model,
+    trained_models,
     wilson,
 )
 from prime_inference.kvcache.accuracy.selector_model import (
     HOPS,
     TOP_K,
     RecallModel,
+    TrainingFailed,
     itself_and_the_one_before,
     rotate,
 )
@@ -47,6 +50,23 @@ def test_the_plain_row_fails_where_folded_scales_and_the_better_writer_pass() ->
         "nvfp4": "fails",
         "nvfp4+fold+4/6": "passes",
     }
+
+
+def test_a_seed_that_does_not_learn_is_named_and_the_next_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train(number: int) -> RecallModel:
+        if number in (5, 7) or number > 9:
+            raise TrainingFailed("nothing was learned")
+        return models[number]
+
+    models = {number: RecallModel() for number in (6, 8, 9)}
+    told: list[str] = []
+    monkeypatch.setattr(selector, "trained_model", train)
+    assert list(trained_models(5, 3, told.append)) == list(models.values())
+    assert told == [f"seed {number} is left out: nothing was learned" for number in (5, 7)]
+    with pytest.raises(TrainingFailed):
+        list(trained_models(5, 4))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,4 +1,4 @@
-"""With vLLM 0.33.0 installed, which `make test-kv` does not do: it brings a CUDA build of torch.
+"""With vLLM 0.33.0 installed, which `make test-kv-vllm` does and `make test-kv` does not: 4 GB.
 
 No GPU is needed; the platform's answer about its capability stands for one.
 """
@@ -6,6 +6,9 @@ No GPU is needed; the platform's answer about its capability stands for one.
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +49,25 @@ def test_registering_replaces_the_sparse_backend_under_its_own_name(
     assert backend.get_name() == "FLASHMLA_SPARSE"
     assert "nvfp4_ds_mla" in backend.supported_kv_cache_dtypes
     assert not backend.get_impl_cls().__abstractmethods__
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_vllm_loads_the_installed_plug_in_and_it_replaces_nothing_unasked(switch: str) -> None:
+    code = (
+        "from vllm.plugins import load_general_plugins\n"
+        "from vllm.v1.attention.backends.registry import AttentionBackendEnum\n"
+        "load_general_plugins()\n"
+        "print(AttentionBackendEnum.FLASHMLA_SPARSE.get_class().__name__)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PRIME_NVFP4_KV": switch},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    name = "Nvfp4HopperBackend" if switch == "1" else "FlashMLASparseBackend"
+    assert run.stdout.splitlines()[-1] == name
 
 
 def test_hopper_takes_the_rows_that_vllm_refuses_and_the_rest_is_as_before(hopper: Any) -> None:

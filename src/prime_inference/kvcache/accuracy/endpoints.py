@@ -8,10 +8,10 @@ first line is the run's settings, and a file of other settings is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import httpx
 import msgspec
@@ -23,6 +23,11 @@ ANSWER_TOKENS: Final = 512  # the longest expected answer, eight facts, takes ab
 TIMEOUT: Final = httpx.Timeout(connect=10, read=900, write=60, pool=None)  # 128K takes minutes
 ATTEMPTS: Final = 3  # a connection that breaks once in hours must not cost the run
 RETRY_SECONDS: Final = 1.0
+LONGEST_WAIT: Final = 60.0  # a Retry-After beyond it is not waited for
+# Of a whole answer, where a server sends a byte now and then and no read times out: a little
+# over the longest read, since an answer that is not streamed comes at once.
+ANSWER_SECONDS: Final = 960.0
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024  # 9,000 tokens are 100 KB; more is no completion
 
 
 # A thinking model spends some thousand tokens before its answer; one that does not think ends by
@@ -54,6 +59,21 @@ class Answer(msgspec.Struct, frozen=True):
         return not self.text.strip() or self.finish_reason == "length"
 
 
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    """What of a chat completion is read."""
+
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+
+
 class RunSettings(msgspec.Struct, frozen=True, tag="settings"):
     """What makes two runs the same run."""
 
@@ -83,19 +103,24 @@ class AnswerFile:
         """Open or begin the file. Raises `RunMismatch`."""
         self._path = path
         self.answers: dict[tuple[str, str], Answer] = {}
-        if not path.exists():
-            path.write_bytes(msgspec.json.encode(settings) + b"\n")
+        begun = msgspec.json.encode(settings) + b"\n"
+        raw = path.read_bytes() if path.exists() else b""
+        if begun.startswith(raw):  # nothing, or what a full disk left of the first line
+            path.write_bytes(begun)
             return
-        first, *rest = path.read_bytes().split(b"\n")
+        first, *rest = raw.split(b"\n")
         try:
             known = msgspec.json.decode(first, type=RunSettings)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise RunMismatch(f"{path} does not begin with a run's settings") from error
         if known != settings:
             raise RunMismatch(f"{path} holds another run: {_difference(known, settings)}")
         whole = rest[:-1]  # after the last line feed stands nothing, or a line cut short
-        for line in whole:
-            answer = msgspec.json.decode(line, type=Answer)
+        for number, line in enumerate(whole, start=2):
+            try:
+                answer = msgspec.json.decode(line, type=Answer)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise RunMismatch(f"{path}, line {number} is no answer: {error}") from error
             self.answers[answer.side, answer.question] = answer
         if rest and rest[-1]:
             path.write_bytes(b"\n".join([first, *whole]) + b"\n")
@@ -154,43 +179,70 @@ async def _ask_one(
 async def _answer(
     client: httpx.AsyncClient, endpoint: Endpoint, question: Question, max_tokens: int
 ) -> tuple[str, str | None]:
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+    url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+    # Bytes, as a key may hold what is not ASCII; the server then refuses it.
+    key = endpoint.api_key
+    headers = {b"Authorization": f"Bearer {key}".encode()} if key else {}
     body = {
         "model": endpoint.model,
         "messages": [{"role": "user", "content": question.prompt}],
         "temperature": 0,
         "max_tokens": max_tokens,
     }
-    last = ""
+    last, wait = "", 0.0
     for attempt in range(ATTEMPTS):
-        if attempt:
-            await asyncio.sleep(RETRY_SECONDS * attempt)
+        await asyncio.sleep(max(wait, RETRY_SECONDS * attempt))
         try:
-            reply = await client.post(
-                f"{endpoint.base_url.rstrip('/')}/chat/completions", json=body, headers=headers
-            )
-        except httpx.TransportError as error:
-            last = repr(error)
+            async with (
+                asyncio.timeout(ANSWER_SECONDS),
+                client.stream("POST", url, json=body, headers=headers) as reply,
+            ):
+                raw = await _bounded(reply, endpoint)
+        except (httpx.RequestError, httpx.InvalidURL, TimeoutError) as error:
+            last, wait = repr(error), 0.0
             continue
         if reply.status_code == httpx.codes.OK:
-            return _content(reply, endpoint)
-        last = f"status {reply.status_code}: {reply.text[:200]}"
+            return _content(raw, endpoint)
+        last, wait = f"status {reply.status_code}: {_beginning(raw)}", retry_after(reply.headers)
         if reply.status_code < 500 and reply.status_code != httpx.codes.TOO_MANY_REQUESTS:
             break
     raise EndpointFailed(f"{endpoint.side} failed on {question.id}: {last}")
 
 
-def _content(reply: httpx.Response, endpoint: Endpoint) -> tuple[str, str | None]:
+async def _bounded(reply: httpx.Response, endpoint: Endpoint) -> bytes:
+    raw = bytearray()
+    async for piece in reply.aiter_bytes():
+        raw += piece
+        if len(raw) > MAX_ANSWER_BYTES:
+            raise EndpointFailed(f"{endpoint.side} sent more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(raw)
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """The seconds of `Retry-After`, where they are seconds and not too many; else 0."""
+    try:
+        seconds = float(headers.get("retry-after", "0"))
+    except ValueError:
+        return 0.0
+    return seconds if 0 <= seconds <= LONGEST_WAIT else 0.0
+
+
+def _content(raw: bytes, endpoint: Endpoint) -> tuple[str, str | None]:
     """The answer without its thoughts, and the finish reason."""
     try:
-        choice = reply.json()["choices"][0]
-        text = str(choice["message"]["content"] or "")
-        reason = choice.get("finish_reason")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointFailed(f"{endpoint.side} sent no completion: {reply.text[:200]}") from error
+        choice = msgspec.json.decode(raw, type=_Completion).choices[0]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise EndpointFailed(
+            f"{endpoint.side} sent no completion ({error}): {_beginning(raw)}"
+        ) from error
+    text = choice.message.content or ""
     if text.lstrip().startswith("<think>") and THOUGHT_END not in text:
         text = ""  # it thought to the end
-    return text.rpartition(THOUGHT_END)[2], reason
+    return text.rpartition(THOUGHT_END)[2], choice.finish_reason
+
+
+def _beginning(raw: bytes) -> str:
+    return raw[:200].decode(errors="replace")
 
 
 def _difference(known: RunSettings, given: RunSettings) -> str:

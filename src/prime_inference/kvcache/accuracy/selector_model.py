@@ -260,7 +260,7 @@ def train(model: RecallModel, rng: torch.Generator, report: Report = lambda *_: 
     step = 0
     while sum(right[-20:]) / 20 < LEARNED:
         if step == FIRST_STEPS:
-            raise TrainingFailed(f"no chain was learned in {step} steps; take another seed")
+            raise TrainingFailed(f"no chain was learned in {step} steps")
         optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / WARM_STEPS)
         accuracy, found = _train_step(model, optimizer, rng, FIRST_SHAPE)
         right.append(accuracy)
