@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -375,3 +376,17 @@ def test_ports_are_given_out_once_and_fit_a_signed_number():
     assert len(taken) == 100
     assert min(taken) > FIRST
     assert max(taken) <= LAST < 1 << 15
+
+
+async def test_what_outlived_the_leader_of_its_group_is_ended():
+    """A signal between fork and exec is lost: the leader ends by it, and its child does not."""
+    leader = subprocess.Popen(
+        ["sh", "-c", "sleep 600 >&- & echo $!"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    told, _ = leader.communicate()
+    child = processes.identity_of(int(told))
+    assert child is not None
+    assert child.alive
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await processes.end_group(child, 30)
+    assert not child.alive

@@ -174,10 +174,16 @@ async def ended(process: Identity) -> None:
 
 def signal_group(process: Identity, number: signal.Signals) -> None:
     """Send a signal to everything the process started and that is still of its group."""
-    if identity_of(process.pid) not in (None, process):
+    found = identity_of(process.pid)
+    if found not in (None, process):
         return  # the id is somebody else's by now, so nothing of the group is left
+    # one that outlived its leader is of a group of another id
+    group = process.pid if found is None else _group(process.pid)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        if group == os.getpgrp():
+            os.kill(process.pid, number)
+        elif group > 0:
+            os.killpg(group, number)
 
 
 async def end_group(process: Identity, grace_seconds: float) -> None:
