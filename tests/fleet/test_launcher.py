@@ -381,7 +381,7 @@ def test_ports_are_given_out_once_and_fit_a_signed_number():
 async def test_what_outlived_the_leader_of_its_group_is_ended():
     """A signal between fork and exec is lost: the leader ends by it, and its child does not."""
     leader = subprocess.Popen(
-        ["sh", "-c", "sleep 600 >&- & echo $!"], stdout=subprocess.PIPE, start_new_session=True
+        ["/bin/sh", "-c", "sleep 600 >&- & echo $!"], stdout=subprocess.PIPE, start_new_session=True
     )
     told, _ = leader.communicate()
     child = processes.identity_of(int(told))
