@@ -378,13 +378,18 @@ def test_ports_are_given_out_once_and_fit_a_signed_number():
     assert max(taken) <= LAST < 1 << 15
 
 
-async def test_what_outlived_the_leader_of_its_group_is_ended():
-    """A signal between fork and exec is lost: the leader ends by it, and its child does not."""
+def orphan() -> processes.Identity | None:
+    """A process of a group whose leader has ended."""
     leader = subprocess.Popen(
         ["/bin/sh", "-c", "sleep 600 >&- & echo $!"], stdout=subprocess.PIPE, start_new_session=True
     )
     told, _ = leader.communicate()
-    child = processes.identity_of(int(told))
+    return processes.identity_of(int(told))
+
+
+async def test_what_outlived_the_leader_of_its_group_is_ended():
+    """A signal between fork and exec is lost: the leader ends by it, and its child does not."""
+    child = orphan()
     assert child is not None
     assert child.alive
     async with asyncio.timeout(PATIENCE_SECONDS):
