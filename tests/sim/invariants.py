@@ -63,6 +63,7 @@ class Invariants:
         lease = member.lease_of(attempt.reservation)
         assert lease is not None
         now = replica.clock()
+        attempt.untold = not lease.epoch
         mine = [a for a in self._books.open[deployment] if _key(a) == _key(attempt)]
         key = _key(attempt)
         self._largest_block[key] = max(self._largest_block[key], lease.limit(now))
@@ -124,8 +125,8 @@ class Invariants:
         slots = self._slots[deployment]
         own = slots - sum(parts.values())
         if self.only_the_store_fails and own >= len(self.replicas):
-            fits = len(attempts) <= slots
-            self._check(fits, f"{len(attempts)} on {slots} slots, and all live", deployment)
+            told = sum(not attempt.untold for attempt in attempts)
+            self._check(told <= slots, f"{told} on {slots} slots, and all live", deployment)
         most = slots + self._store.incarnation * self._quarters(deployment)
         self._check(len(whole) <= most, f"{len(whole)} in flight on {slots} slots", deployment)
         for name, part in parts.items():

@@ -197,38 +197,39 @@ def _serves_batch_first(patch: Patch) -> None:
     patch.setattr(ModelPool, "_next_served", reversed_)
 
 
-DEFECTS: list[Callable[[Patch], None]] = [
-    _forgets_what_is_in_flight,
-    _obeys_old_asks,
-    _does_not_learn,
-    _lets_leases_end_late,
-    _gives_any_number_of_tickets,
-    _keeps_tickets_of_the_dead,
-    _reads_an_empty_store_as_unchanged,
-    _gives_slots_back_twice,
-    _leaks_slots_of_clients_that_leave,
-    _ejects_the_last,
-    _rests_under_long_answers,
-    _keeps_slots_at_rest,
-    _lends_for_good,
-    _gives_owners_any_number,
-    _forgets_closed_reservations_with_requests,
-    _takes_a_part_that_others_may_have,
-    _grants_what_others_keep,
-    _takes_its_own_absence_for_the_end_of_leases,
-    _serves_batch_first,
-]
+DEFECTS: dict[Callable[[Patch], None], int] = {
+    _forgets_what_is_in_flight: 265,
+    _obeys_old_asks: 8,
+    _does_not_learn: 8,
+    _lets_leases_end_late: 213,
+    _gives_any_number_of_tickets: 8,
+    _keeps_tickets_of_the_dead: 8,
+    _reads_an_empty_store_as_unchanged: 6,
+    _gives_slots_back_twice: 8,
+    _leaks_slots_of_clients_that_leave: 213,
+    _ejects_the_last: 8,
+    _rests_under_long_answers: 106,
+    _keeps_slots_at_rest: 8,
+    _lends_for_good: 213,
+    _gives_owners_any_number: 213,
+    _forgets_closed_reservations_with_requests: 633,
+    _takes_a_part_that_others_may_have: 4,
+    _grants_what_others_keep: 347,
+    _takes_its_own_absence_for_the_end_of_leases: 88,
+    _serves_batch_first: 555,
+}
+"""And a seed that notices it, tried before all others: it may change with the code."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", DEFECTS)
+@pytest.mark.parametrize(("plant", "seed"), DEFECTS.items())
 def test_a_planted_defect_is_noticed(
-    plant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[Patch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    for seed in ENOUGH_SEEDS:
+    for tried in (seed, *ENOUGH_SEEDS):
         try:
-            Simulation(seed).run()
-        except (AssertionError, IndexError):
+            Simulation(tried).run()
+        except (AssertionError, LookupError):
             return
     raise AssertionError("no seed notices")

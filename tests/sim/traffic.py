@@ -33,6 +33,7 @@ class Attempt:
     deployment: str
     slot: Slot
     tainted: bool = False  # its lease has lapsed, or there was none: see invariants.py
+    untold: bool = False  # admitted before the store had ever told its replica what it may have
 
     @property
     def reservation(self) -> str:
