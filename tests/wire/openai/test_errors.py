@@ -8,7 +8,13 @@ import re
 import pytest
 
 from prime_inference.domain import errors
-from prime_inference.domain.errors import ApiError, MethodNotAllowed, UpstreamTimeout
+from prime_inference.domain.errors import (
+    ApiError,
+    MethodNotAllowed,
+    ReservationExhausted,
+    ShuttingDown,
+    UpstreamTimeout,
+)
 from prime_inference.wire.openai.errors import render_error
 
 
@@ -22,6 +28,10 @@ def make(kind: type[ApiError]) -> ApiError:
         return kind("It took too long.", clock="idle")
     if issubclass(kind, MethodNotAllowed):
         return kind("No.", allowed=["GET", "HEAD"])
+    if issubclass(kind, ReservationExhausted):
+        return kind("No.", reservations=["res_1"], over="slots", retry_after=1.0, details={})
+    if issubclass(kind, ShuttingDown):
+        return kind()
     return kind("It went wrong.", param="a.b")
 
 
