@@ -111,7 +111,7 @@ def attempt(database: Database, statement: str) -> None:
 
 def test_the_tables_are_those_whose_rows_stand(database: Database):
     statement = (
-        "SELECT DISTINCT tbl_name FROM sqlite_master WHERE type = 'trigger' AND name GLOB '*_is_kept'"
+        "SELECT tbl_name FROM sqlite_master WHERE type = 'trigger' AND name GLOB '*_is_kept'"
         if database.dialect == "sqlite"
         else "SELECT DISTINCT event_object_table FROM information_schema.triggers"
     )
