@@ -326,3 +326,14 @@ def _shift(server: RedisServer, key: str, field: str, seconds: int) -> None:
     record = json.loads(server.command("HGET", key, field))
     record["ends"] = str(int(record["ends"]) + seconds * 10**6)
     server.command("HSET", key, field, json.dumps(record))
+
+
+async def test_a_subscription_ends_whenever_it_is_cancelled(redis_server: RedisServer) -> None:
+    for tenths_of_ms in range(30):
+        store = RedisCoordination(redis_server.url)
+        watching = asyncio.create_task(store.watch(lambda push: None))
+        await asyncio.sleep(tenths_of_ms / 10_000)
+        watching.cancel()
+        done, _ = await asyncio.wait({watching}, timeout=10)
+        assert done
+        await store.close()

@@ -185,6 +185,7 @@ class RedisCoordination:
                 raise CoordinationRefused(self._refusal) from error
             raise CoordinationUnavailable(f"{type(error).__name__}: {error}") from error
         self._circuit.answered()
+        _heed_cancellation()
 
     async def _breaker(self, op: str, *arguments: Argument) -> Any:
         async with self._call():
@@ -215,6 +216,7 @@ class RedisCoordination:
     async def _listen(self, subscription: Any, listener: Callable[[Push], None]) -> None:
         asked = False
         while True:
+            _heed_cancellation()
             message = await subscription.get_message(timeout=self._ping_s)
             if message is None:
                 if asked:
@@ -229,6 +231,14 @@ class RedisCoordination:
                 except CoordinationUnavailable:
                     continue  # not ours; the poll has the truth
                 listener(push)
+
+
+def _heed_cancellation() -> None:
+    """Connecting can swallow one (`asyncio.wait_for` before Python 3.12, below redis-py), and
+    whoever waits for the task's end would wait for ever."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _tag(name: str) -> str:
