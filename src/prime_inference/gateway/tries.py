@@ -34,6 +34,7 @@ from prime_inference.routing.tool_calls import ToolCallRanking
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
+BEGUN_LOOKS_S = 0.5  # between two looks for a slot on which an answer goes on
 LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed on to the client
 
 Place = tuple[Upstream, Slot]
@@ -223,7 +224,8 @@ class Tries:
             raise refusal.error(self._run.model)
         if refusal.reason is Reason.DRAINED:  # nothing will come
             raise self._cut
-        pause = max(PAUSES[0], refusal.retry_after_s)
+        # not until the turn that a newcomer would be told: who has begun looks often
+        pause = max(PAUSES[0], min(refusal.retry_after_s, BEGUN_LOOKS_S))
         self._paused += pause
         if self._paused > LONGEST_PAUSE:
             raise self._cut
