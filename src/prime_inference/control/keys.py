@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
 from dataclasses import replace
 
 from prime_inference.accounts.directory import Records
+from prime_inference.control.account_operations import AccountOperations
 from prime_inference.control.calls import Call, Routes, iso, new_id
-from prime_inference.control.names import Names
 from prime_inference.control.requests import NewKey, RotateKey
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.errors import NotFound
 from prime_inference.domain.keys import ApiKey, Scope
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.money import nanodollars
-from prime_inference.ports.accounts import Accounts
 
 
-class KeyOperations:
-    """Over the accounts; `names` knows all that there is at a moment."""
-
-    def __init__(
-        self, accounts: Accounts, names: Callable[[], Names], wall_clock: Callable[[], float]
-    ) -> None:
-        self._accounts = accounts
-        self._names = names
-        self._now = wall_clock
-
+class KeyOperations(AccountOperations):
     def routes(self) -> Routes:
         return {
             ("GET", "keys"): self.list,

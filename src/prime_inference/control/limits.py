@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from prime_inference.control.account_operations import AccountOperations
 from prime_inference.control.calls import Call, Routes, new_id
-from prime_inference.control.names import Names
 from prime_inference.control.requests import NewLimit
 from prime_inference.domain.errors import InvalidRequest
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.money import nanodollars
 from prime_inference.gateway.account_api import limit_object
-from prime_inference.ports.accounts import Accounts
 
 DERIVED = {
     LimitKind.WALLET: "A wallet's limit is what was paid in: PUT /tenants/<id>/payment.",
@@ -20,16 +17,7 @@ DERIVED = {
 """Limits that nobody sets, and what they follow from."""
 
 
-class LimitOperations:
-    """Over the accounts; `names` knows all that there is at a moment."""
-
-    def __init__(
-        self, accounts: Accounts, names: Callable[[], Names], wall_clock: Callable[[], float]
-    ) -> None:
-        self._accounts = accounts
-        self._names = names
-        self._now = wall_clock
-
+class LimitOperations(AccountOperations):
     def routes(self) -> Routes:
         return {
             ("GET", "limits"): self.list,

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from prime_inference.billing.price_check import preview
+from prime_inference.control.account_operations import AccountOperations
 from prime_inference.control.calls import Call, Routes
-from prime_inference.control.names import Names
 from prime_inference.control.requests import NewPrice
 from prime_inference.domain.errors import InvalidRequest
 from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
 from prime_inference.domain.prices import Price
-from prime_inference.ports.accounts import Accounts
 
 
-class PriceOperations:
-    """Over the accounts; `names` knows all that there is at a moment."""
-
-    def __init__(
-        self, accounts: Accounts, names: Callable[[], Names], wall_clock: Callable[[], float]
-    ) -> None:
-        self._accounts = accounts
-        self._names = names
-        self._now = wall_clock
-
+class PriceOperations(AccountOperations):
     def routes(self) -> Routes:
         return {("GET", "prices"): self.list, ("POST", "prices"): self.add}
 

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from prime_inference.accounts.directory import Records
+from prime_inference.control.account_operations import AccountOperations
 from prime_inference.control.calls import Call, Routes, iso, new_id
-from prime_inference.control.names import Names
 from prime_inference.control.requests import NewTenant, SetMember, SetPayment
 from prime_inference.domain.accounts import Tenant, TenantKind
-from prime_inference.ports.accounts import Accounts
 
 
-class TenantOperations:
-    """Over the accounts; `names` knows all that there is at a moment."""
-
-    def __init__(
-        self, accounts: Accounts, names: Callable[[], Names], wall_clock: Callable[[], float]
-    ) -> None:
-        self._accounts = accounts
-        self._names = names
-        self._now = wall_clock
-
+class TenantOperations(AccountOperations):
     def routes(self) -> Routes:
         return {
             ("GET", "teams"): self.teams,
