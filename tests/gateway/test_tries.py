@@ -12,20 +12,22 @@ from prime_inference.gateway.tries import Tries
 from prime_inference.reliability.slots import Reason, Refusal
 
 
-async def test_an_answer_that_has_begun_looks_often_whatever_newcomers_are_told(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("reason", "looks"), [(Reason.WAITED, {2, 3}), (Reason.DRAINED, {1})])
+async def test_an_answer_that_has_begun_waits_as_long_as_something_may_come(
+    monkeypatch: pytest.MonkeyPatch, reason: Reason, looks: set[int]
 ):
-    pauses: list[float] = []
+    found: list[Refusal] = []
 
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
+    async def in_vain(self: Tries) -> Refusal:
+        await asyncio.sleep(0.05)
+        found.append(Refusal(reason, 60.0))
+        return found[-1]
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(Tries, "_slot_soon", in_vain)
+    monkeypatch.setattr(Tries, "_able", lambda self: {})
+    monkeypatch.setattr(tries, "LONGEST_PAUSE", 0.12)
     one = Tries.__new__(Tries)
     one._cut, one._paused = UpstreamCut("It broke."), 0.0
-    looks = int(tries.LONGEST_PAUSE / tries.BEGUN_LOOKS_S)
-    for _ in range(looks):
-        await one._wait_on(Refusal(Reason.NOT_WORTH_WAITING, 60.0))
     with pytest.raises(UpstreamCut):
-        await one._wait_on(Refusal(Reason.NOT_WORTH_WAITING, 60.0))
-    assert pauses == [tries.BEGUN_LOOKS_S] * looks
+        await one._wait()
+    assert len(found) in looks

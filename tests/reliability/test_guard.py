@@ -643,6 +643,37 @@ def test_interactive_requests_are_served_before_batch_that_came_first() -> None:
     assert batch == []
 
 
+def test_an_answer_that_has_begun_waits_before_newcomers_and_however_long_it_takes() -> None:
+    fleet = Fleet(deployment("a", slots=1))
+    slots = _worn_in(fleet, 1, 0.5)
+    newcomer: list[Slot | Refusal] = []
+    begun: list[list[Slot | Refusal]] = [[], []]
+    assert isinstance(_waiter(fleet, newcomer, Priority.INTERACTIVE), Waiter)
+    for got in begun:
+        waiter = fleet.guard.wait("m", Priority.INTERACTIVE, got.append, begun=True)
+        assert isinstance(waiter, Waiter)
+    assert isinstance(_waiter(fleet, [], Priority.INTERACTIVE), Refusal)  # 3 are before it
+    slots[0].release()
+    assert isinstance(begun[0][0], Slot)
+    assert (begun[1], newcomer) == ([], [])
+    begun[0][0].release()
+    assert isinstance(begun[1][0], Slot)
+    assert newcomer == []
+
+
+def test_an_answer_that_has_begun_takes_nobodys_turn() -> None:
+    fleet = Fleet(deployment("a", slots=1))
+    _worn_in(fleet, 1, 30.0)
+    got: list[Slot | Refusal] = []
+    for _ in range(20):
+        fleet.guard.wait("m", Priority.INTERACTIVE, got.append, begun=True)
+    fleet.advance(2.0)
+    assert [type(each) for each in got] == [Refusal] * 20
+    told = _waiter(fleet, [], Priority.INTERACTIVE)
+    assert isinstance(told, Refusal)
+    assert told.retry_after_s < 40  # the twenty would have promised ten minutes
+
+
 def _fill_with_batch(fleet: Fleet, slots: int) -> list[Slot]:
     """As many batch requests as there is room for."""
     taken: list[Slot] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
 
@@ -15,6 +16,8 @@ from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.slots import Reason, Refusal, Slot
 
 RETRY_S = 1.0  # a replica asks again for slots that others of the team have after so long
+LOOKS_S = 0.25  # between two looks for one of them by an answer that has begun
+FULL = Refusal(Reason.FULL, RETRY_S)
 
 
 class ReservedPlaces:
@@ -76,7 +79,7 @@ def admit(guard: Guard, run: Run, deployment: str) -> Slot | Refusal:
         if slot is not None:
             return slot
     if not run.may_share:
-        return Refusal(Reason.FULL, RETRY_S)
+        return FULL
     return guard.admit(deployment, run.priority)
 
 
@@ -94,6 +97,20 @@ async def wait_for_reserved(
     if waiter is None:
         return None
     return await delivery.received(partial(guard.reserved.leave, waiter))
+
+
+async def wait_again(guard: Guard, run: Run, among: Set[str]) -> Slot | Refusal:
+    """The next slot of the run's reservations, on one `among`, for an answer that has begun."""
+    for reservation in run.reserved:
+        for name in among:
+            slot = guard.reserved.admit(name, reservation.id)
+            if slot is not None:
+                return slot
+        found = await wait_for_reserved(guard, reservation.id, among)
+        if isinstance(found, Slot):
+            return found
+    await asyncio.sleep(LOOKS_S)
+    return FULL
 
 
 def exhausted(run: Run) -> ReservationExhausted:

@@ -34,7 +34,6 @@ from prime_inference.routing.tool_calls import ToolCallRanking
 
 MOST_TRIES = 4  # attempts that an upstream answered or broke; Google's SRE book allows 3
 PAUSES = (0.25, 1.0)  # seconds before the second and third round
-BEGUN_LOOKS_S = 0.5  # between two looks for a slot on which an answer goes on
 LONGEST_PAUSE = 5.0  # seconds in all; an upstream that asks for more is passed on to the client
 
 Place = tuple[Upstream, Slot]
@@ -203,33 +202,36 @@ class Tries:
         self._earlier, self._failures = self._failures, []
 
     async def _wait(self) -> tuple[Upstream, Slot]:
-        """Every deployment is full here: wait for one that is able, if a slot is expected soon."""
-        while True:
-            slot: Slot | Refusal = Refusal(Reason.FULL, reserved.RETRY_S)
-            if self._run.may_share:
-                among = self._able().keys() - self._unreached
-                slot = await wait_for_slot(self._guard, self._run.model, self._run.priority, among)
-            if isinstance(slot, Refusal):
-                await self._wait_on(slot)
-                continue
-            upstream = self._able().get(slot.deployment)
-            if upstream is not None:
-                self._failures.clear()  # that there was no room is no longer true
-                return upstream, slot
-            slot.release()  # it left the fleet as the slot was handed over: another is as good
+        """Every deployment is full here: wait for one that is able, if a slot is expected soon.
 
-    async def _wait_on(self, refusal: Refusal) -> None:
-        """Raises UpstreamFailure, unless an answer that has begun may wait for its end."""
-        if self._cut is None:
-            raise refusal.error(self._run.model)
-        if refusal.reason is Reason.DRAINED:  # nothing will come
-            raise self._cut
-        # not until the turn that a newcomer would be told: who has begun looks often
-        pause = max(PAUSES[0], min(refusal.retry_after_s, BEGUN_LOOKS_S))
-        self._paused += pause
-        if self._paused > LONGEST_PAUSE:
-            raise self._cut
-        await asyncio.sleep(pause)
+        An answer that has begun waits for longer, and first; raises what cut it off if in vain.
+        """
+        while True:
+            since = asyncio.get_running_loop().time()
+            slot = await self._slot_soon()
+            if isinstance(slot, Slot):
+                upstream = self._able().get(slot.deployment)
+                if upstream is not None:
+                    self._failures.clear()  # that there was no room is no longer true
+                    return upstream, slot
+                slot.release()  # it left the fleet as the slot was handed over
+            elif self._cut is None:
+                raise slot.error(self._run.model)
+            elif slot.reason is Reason.DRAINED:  # nothing will come
+                raise self._cut
+            self._paused += asyncio.get_running_loop().time() - since
+            if self._cut is not None and self._paused >= LONGEST_PAUSE:
+                raise self._cut
+
+    async def _slot_soon(self) -> Slot | Refusal:
+        """A slot of one that is able, after a wait of moments."""
+        run, begun = self._run, self._cut is not None
+        among = self._able().keys() - self._unreached
+        if run.may_share:
+            return await wait_for_slot(self._guard, run.model, run.priority, among, begun=begun)
+        if begun:
+            return await reserved.wait_again(self._guard, run, among)
+        return reserved.FULL
 
     def _all_are_full(self) -> bool:
         """Whether nobody who can be reached has a slot here, and that is all there is to tell."""

@@ -206,17 +206,19 @@ class Guard:
         priority: Priority,
         deliver: Callable[[Slot | Refusal], None],
         among: Set[str] | None = None,
+        *,
+        begun: bool = False,
     ) -> Waiter | Refusal:
         """Wait for a slot of any deployment of the model, of `among` if given, if that pays.
 
         Only after all were refused: who waits is served when a slot is given back or granted.
-        See `leave`.
+        An answer that has `begun` waits before those that have not. See `leave`.
         """
         pool = self._models.get(model)
         if pool is None:  # they were drained before they were ever used
             self.decisions.refusals[model, Reason.DRAINED] += 1
             return Refusal(Reason.DRAINED, GONE_RETRY_S)
-        joined = pool.wait(priority, self._clock(), deliver, among)
+        joined = pool.wait(priority, self._clock(), deliver, among, begun=begun)
         self.wake()
         return joined
 

@@ -157,8 +157,13 @@ class ModelPool:
         now: float,
         deliver: Callable[[Slot | Refusal], None],
         among: Set[str] | None = None,
+        *,
+        begun: bool = False,
     ) -> Waiter | Refusal:
-        """Join the line for a slot of one `among`, if it is expected within the longest wait."""
+        """Join the line for a slot of one `among`, if it is expected within the longest wait.
+
+        Or whatever is expected, at the head of its class, where the answer has `begun`.
+        """
         longest = self._settings.lease.longest_wait_s
         able = sum(among is None or member.id in among for member in self.members)
         if not able:
@@ -166,12 +171,12 @@ class ModelPool:
         if able == len(self.members):
             among = None
         expected = self.expected_wait(priority, now, among)
-        if expected > longest:
+        if expected > longest and not begun:
             rivals = self.line.ahead_of(priority, among)
             if rivals >= self._slots_to_come(priority, now, among):
                 self._decisions.waits[self.model, Wait.REFUSED] += 1
                 return self._told(Reason.NOT_WORTH_WAITING, priority, expected, now, among)
-        waiter = Waiter(priority, now + longest, deliver, among)
+        waiter = Waiter(priority, now + longest, deliver, among, begun)
         self.line.join(waiter)
         return waiter
 
@@ -201,7 +206,11 @@ class ModelPool:
             self.line.leave(waiter)
             expected = self.expected_wait(waiter.priority, now, waiter.among)
             self._decisions.waits[self.model, Wait.EXPIRED] += 1
-            waiter.deliver(self._told(Reason.WAITED, waiter.priority, expected, now, waiter.among))
+            waiter.deliver(
+                self._refusal(Reason.WAITED, waiter.priority, expected, now)
+                if waiter.begun  # no client is told, who would come again
+                else self._told(Reason.WAITED, waiter.priority, expected, now, waiter.among)
+            )
 
     def _refusal(self, reason: Reason, priority: Priority, expected: float, now: float) -> Refusal:
         """When slots come back; where none do, or few while the store learns: when it has more.

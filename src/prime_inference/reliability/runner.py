@@ -195,17 +195,20 @@ async def wait_for_slot(
     model: str,
     priority: Priority = Priority.INTERACTIVE,
     among: Set[str] | None = None,
+    *,
+    begun: bool = False,
 ) -> Slot | Refusal:
     """A slot of the model: at once, or after a wait of at most `longest_wait_s` if that pays.
 
-    Only of deployments `among`, if given: those that can serve the request.
+    Only of deployments `among`, if given: those that can serve the request. An answer that has
+    `begun` waits in any case, and before those that have not.
     A cancelled caller leaves the line, or gives back the slot that it was just handed.
     """
     slot = guard.admit_any(model, priority, among)
     if isinstance(slot, Slot):
         return slot
     delivery = Delivery()
-    waiter = guard.wait(model, priority, delivery, among)
+    waiter = guard.wait(model, priority, delivery, among, begun=begun)
     if isinstance(waiter, Refusal):
         return waiter
     return await delivery.received(partial(guard.leave, model, waiter))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from itertools import takewhile
 
 from prime_inference.reliability.slots import Priority, Refusal, Slot
 
@@ -17,6 +18,7 @@ class Waiter:
     deadline: float
     deliver: Callable[[Slot | Refusal], None]
     among: Set[str] | None = None  # the deployments that can serve it; None: every one
+    begun: bool = False  # part of the answer was sent: it cannot come later
     prolonged: bool = False  # its time was over as slots were about to come
 
     def competes(self, among: Set[str] | None) -> bool:
@@ -25,7 +27,8 @@ class Waiter:
 
 
 class WaitingLine:
-    """Interactive requests before batch, first come first served within a class."""
+    """Interactive requests before batch; within a class answers that have begun, then the others,
+    each in the order in which they came."""
 
     __slots__ = ("_lines", "size")
 
@@ -45,7 +48,11 @@ class WaitingLine:
         )
 
     def join(self, waiter: Waiter) -> None:
-        self._lines[waiter.priority].append(waiter)
+        line = self._lines[waiter.priority]
+        if waiter.begun:
+            line.insert(sum(1 for _ in takewhile(_has_begun, line)), waiter)
+        else:
+            line.append(waiter)
         self.size += 1
 
     def leave(self, waiter: Waiter) -> bool:
@@ -77,3 +84,7 @@ class WaitingLine:
     @property
     def next_deadline(self) -> float | None:
         return min((w.deadline for line in self._lines.values() for w in line), default=None)
+
+
+def _has_begun(waiter: Waiter) -> bool:
+    return waiter.begun
