@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prime_inference.bench.interruption import terminated_as_interrupted
 from prime_inference.cli.bench_options import (
     DEFAULT_CONCURRENCY,
     CancelShare,
@@ -63,7 +64,6 @@ from prime_inference.cli.bench_summary import (
     failures,
     print_summary,
     require_valid,
-    terminated_as_interrupted,
     write_summary,
 )
 from prime_inference.cli.failures import CommandFailed, WrongUsage

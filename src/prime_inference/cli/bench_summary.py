@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,31 +47,6 @@ def failures() -> Iterator[None]:
         raise BenchFailed(f"The endpoint did not answer a first small request: {error}") from error
     except OSError as error:
         raise BenchFailed(f"{error.filename or ''} {error.strerror}".strip()) from error
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does, with its records; the exit code is 143."""
-    told = False
-
-    def tell(*_: object) -> None:
-        nonlocal told
-        told = True
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, tell)
-    interrupt = signal.getsignal(signal.SIGINT)
-    if interrupt is signal.SIG_IGN:  # so a script's shell starts what runs in its background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if told:
-            raise SystemExit(128 + signal.SIGTERM) from None
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, interrupt)
 
 
 def write_summary(folder: Path, slo: Any, hardware: Any, terminal: Terminal) -> Summary:

@@ -12,8 +12,8 @@ import uvloop
 
 from prime_inference.bench.agents.metrics import Slo
 from prime_inference.bench.agents.plan import Fault, Options
+from prime_inference.bench.interruption import terminated_as_interrupted
 from prime_inference.cli.bench_options import log_normal, numbers, require_free, searchable
-from prime_inference.cli.bench_summary import terminated_as_interrupted
 from prime_inference.cli.failures import WrongUsage
 
 

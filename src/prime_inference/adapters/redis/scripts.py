@@ -17,11 +17,12 @@ Argument = str | int | float
 
 
 class Script:
-    """One of the files in `lua/`."""
+    """One of the files in `lua/`, after what all of them share."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.text = files(__package__).joinpath("lua", f"{name}.lua").read_text()
+        folder = files(__package__).joinpath("lua")
+        self.text = "".join(folder.joinpath(f"{each}.lua").read_text() for each in ("common", name))
         self.sha1 = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -15,6 +15,7 @@ import typer
 
 from prime_inference.bench.chaos.plan import Plan
 from prime_inference.bench.chaos.run import DATACENTERS, GATEWAYS, SLOTS, Count, World, count
+from prime_inference.bench.interruption import terminated_as_interrupted
 
 
 def main(
@@ -25,7 +26,8 @@ def main(
     """Break things under load; exits 1 if a client noticed what it should not."""
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     print(f"seed {chosen}: make chaos SECONDS={seconds:g} SEED={chosen}", flush=True)
-    found = asyncio.run(_run(chosen, seconds))
+    with terminated_as_interrupted():
+        found = asyncio.run(_run(chosen, seconds))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         data = msgspec.json.encode(dataclasses.asdict(found))

@@ -21,6 +21,7 @@ from prime_inference.bench.faults.rollout import ROLLOUT
 from prime_inference.bench.faults.scenario import Scenario, Scene
 from prime_inference.bench.faults.scorecard import Finding, Row, Verdict, line, markdown
 from prime_inference.bench.faults.stores import STORES
+from prime_inference.bench.interruption import terminated_as_interrupted
 
 SCENARIOS: tuple[Scenario, ...] = (
     *PUBLISHED, *NETWORK, *STORES, *CLIENTS, *ROLLOUT, *ANSWERS,
@@ -46,7 +47,8 @@ def main(
     known = {scenario.id: scenario for scenario in SCENARIOS}
     if unknown := [name for name in wanted if name not in known]:
         raise typer.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(known)}")
-    rows = asyncio.run(_play_all([known[name] for name in wanted], quick=quick, jobs=jobs))
+    with terminated_as_interrupted():
+        rows = asyncio.run(_play_all([known[name] for name in wanted], quick=quick, jobs=jobs))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         data = msgspec.json.encode([row.as_object() for row in rows])

@@ -23,6 +23,7 @@ from prime_inference.bench.faults.replica import Clocks, Replica
 from prime_inference.bench.faults.stage import EXPECTED, Setting, Stage, staged
 from prime_inference.bench.faults.throughput import throughput
 from prime_inference.bench.faults.traffic import traffic
+from prime_inference.bench.interruption import terminated_as_interrupted
 
 CLOCK_S = 1.0  # of the first token and between tokens: what failover adds beyond it is measured
 FAILURES_TO_OPEN = 5  # of a breaker, in a row
@@ -212,7 +213,7 @@ def main(
 ) -> None:
     """Measure and print; nothing else should run on the machine."""
     figures: dict[str, object] = {}
-    with tempfile.TemporaryDirectory() as name:
+    with terminated_as_interrupted(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         figures["failover"] = asyncio.run(failover_latency(folder / "failover", rounds))
         _say("failover", figures)

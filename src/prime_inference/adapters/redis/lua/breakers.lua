@@ -12,39 +12,30 @@
 --          and records if the version is not the known one (read);
 --          a record is deployment, state, epoch, remaining (us), cause, trips
 --
--- Times are microseconds of the server's clock and travel as strings: cjson keeps 14 digits.
+-- common.lua goes before it.
 
 local key, op, channel = KEYS[1], ARGV[1], ARGV[2]
 local keep_ms, forget_closed = ARGV[3], tonumber(ARGV[4])
 
-local function text(number) return string.format('%.0f', number) end
-
 -- what is further from now than any of ours is not ours: it would eject for good
 local HOUR, YEAR = 3600e6, 365 * 24 * 3600e6
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-
-local function number(value)  -- what is no whole number of ours is as if it were not there
-  local n = tonumber(value or '')
-  if n and n == math.floor(n) and math.abs(n) < 2 ^ 53 then return n end  -- not nan, not inf
-end
 
 -- how far the clock was ahead of now when the last change was written
-local ahead = math.max(0, (number(redis.call('HGET', key, '~latest')) or now) - now)
+local ahead = math.max(0, (whole(redis.call('HGET', key, '~latest')) or now) - now)
 
 local function decode(value)
   local ok, breaker = pcall(cjson.decode, value)
   if not ok or type(breaker) ~= 'table' or type(breaker.tickets) ~= 'table' then return nil end
   for _, name in ipairs({'epoch', 'open_until', 'closed_at', 'trips', 'answers'}) do
-    breaker[name] = number(breaker[name])
-    if breaker[name] == nil or breaker[name] < 0 then return nil end
+    breaker[name] = whole(breaker[name])
+    if breaker[name] == nil then return nil end
   end
   if breaker.open_until > now + ahead + HOUR or breaker.epoch > now + YEAR then return nil end
   local known = breaker.state == 'closed' or breaker.state == 'open' or breaker.state == 'half_open'
   local causes = {consecutive = true, unreachable = true, rate = true}
   if not known or not causes[breaker.cause] then return nil end
   for owner, deadline in pairs(breaker.tickets) do
-    deadline = number(deadline)
+    deadline = whole(deadline)
     breaker.tickets[owner] = deadline and deadline <= now + ahead + HOUR and deadline or nil
   end
   return breaker
@@ -87,7 +78,7 @@ if ahead > 0 then
   end)
   ahead = 0
 end
-local version = number(redis.call('HGET', key, '~version')) or 0
+local version = whole(redis.call('HGET', key, '~version')) or 0
 if version > now + YEAR then version = 0 end
 
 local function record(name, breaker)
@@ -120,7 +111,7 @@ end
 
 if op == 'read' then
   -- a sign of life on the channel, for whoever reads: what it does not hear does not reach it
-  local beat = number(redis.call('HGET', key, '~beat')) or 0
+  local beat = whole(redis.call('HGET', key, '~beat')) or 0
   if beat > now or now - beat >= tonumber(ARGV[6]) then
     beat = now
     redis.call('HSET', key, '~beat', text(beat))

@@ -10,23 +10,12 @@
 -- Returns  per pool: epoch, granted, batch, holders, learning (0 or 1), recall, owed, safe,
 --          capacity, until there may be more (us)
 --
--- Times are microseconds of the server's clock and travel as strings: cjson keeps 14 digits.
+-- common.lua goes before it.
 
 local learning_for, batch_fraction = tonumber(ARGV[1]), tonumber(ARGV[2])
 local newcomers_fraction, keep_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 local safe_floor, prompt, return_for = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local LONGEST_TTLS = 60  -- lease times of others are no more of ours than that
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-
-local function text(number) return string.format('%.0f', number) end
-
--- nil for what none of these scripts wrote; NaN fails every comparison
-local function whole(value)
-  local number = tonumber(value)
-  local ours = number and number >= 0 and number <= 2 ^ 53 and number == math.floor(number)
-  return ours and number or nil
-end
 
 local function decode(value)
   local ok, found = pcall(cjson.decode, value)

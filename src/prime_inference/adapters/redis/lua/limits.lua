@@ -8,22 +8,18 @@
 --          until what was asked for is there (us), what is spent, and 1 if it was forgotten
 --          here, or less was known than was seen
 --
--- Times are microseconds of the server's clock.
+-- common.lua goes before it.
 
 local op, member, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local keep_ms, keep_settled_ms = ARGV[4], ARGV[5]
 local count = (#KEYS - 1) / 3
 local MINUTE = 60000000
 
-local function text(number) return string.format('%.0f', number) end
-
 local function number(value)  -- what is no number of ours is as if it were not there
   local n = tonumber(value or '')
   if n and math.abs(n) < 2 ^ 63 then return n end  -- not nan, not inf
 end
 
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local status = redis.call('GET', KEYS[1])
 
 local limits = {}

@@ -6,24 +6,14 @@
 -- Returns  acquire: 1 and nothing, or 0, the place of the limit that refused, and the time until
 --          its first lease ends (us); renew, release: 1 if the lease was live under all limits
 --
--- Times are microseconds of the server's clock.
+-- common.lua goes before it.
 
 local op, member, ttl, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local limits = #KEYS / 2
 
-local function text(number) return string.format('%.0f', number) end
-
-local function number(value)  -- what is no whole number of ours is as if it were not there
-  local n = tonumber(value or '')
-  if n and n == math.floor(n) and math.abs(n) < 2 ^ 53 then return n end  -- not nan, not inf
-end
-
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-
 for i = 1, limits do
   local leases, clock = KEYS[2 * i - 1], KEYS[2 * i]
-  local latest = number(redis.call('GET', clock)) or now
+  local latest = whole(redis.call('GET', clock)) or now
   if latest > now then  -- a step backwards moves all ends back with it
     local members = redis.call('ZRANGE', leases, 0, -1, 'WITHSCORES')
     for j = 1, #members, 2 do
