@@ -109,6 +109,7 @@ async def test_a_pool_grows_and_shrinks(tmp_path):
         )
         kept = pids(grown)["tiny-b/decode-0"]
         await supervisor.scale("tiny-b", "decode", 1)
+        assert supervisor._ports._taken == set(supervisor._state.ports())
         shrunk = await until(
             supervisor, lambda status: deployment(status, "tiny-b")["workers"].get("decode") == 1
         )
@@ -376,6 +377,14 @@ def test_ports_are_given_out_once_and_fit_a_signed_number():
     assert len(taken) == 100
     assert min(taken) > FIRST
     assert max(taken) <= LAST < 1 << 15
+
+
+def test_a_port_that_was_given_back_is_given_out_again():
+    ports = Ports(range(FIRST, LAST + 1))
+    with pytest.raises(OSError, match="no port"):
+        ports.take()
+    ports.give_back([LAST - 7])
+    assert ports.take() == LAST - 7
 
 
 def orphan() -> processes.Identity | None:

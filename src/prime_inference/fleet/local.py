@@ -34,6 +34,7 @@ class Process(Struct, frozen=True):
     argv: tuple[str, ...]
     environment: dict[str, str]
     port: int  # the frontend's API; a worker's health and metrics
+    other_ports: tuple[int, ...] = ()  # that were given out to it
 
 
 def runtime_environment(discovery: Path) -> dict[str, str]:
@@ -82,6 +83,7 @@ def worker_process(
         | worker_environment(spec, ports, LOOPBACK)
         | _cpu_environment(spec),
         port=ports.system,
+        other_ports=(ports.kv_events, ports.bootstrap),
     )
 
 

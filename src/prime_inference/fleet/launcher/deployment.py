@@ -149,7 +149,8 @@ class RunningDeployment:
         Replicas that somebody chose hold until the file has others.
         """
         if not same_processes(self.record, planned, str(self._base)):
-            self.record.processes.clear()
+            for name in list(self.record.processes):
+                self._drop(name)
         pools = {role: pool.replicas for role, pool in planned.spec.topology.pools.items()}
         if pools != self.record.filed:
             self.record.replicas, self.record.filed = dict(pools), pools
@@ -203,7 +204,7 @@ class RunningDeployment:
         for keeper in keepers:
             self._keepers.pop(keeper.record.process.name, None)
             if not keeper.alive:
-                self.record.processes.pop(keeper.record.process.name, None)
+                self._drop(keeper.record.process.name)
         self._save()
 
     async def scale(self, role: str, replicas: int) -> None:
@@ -367,6 +368,12 @@ class RunningDeployment:
                     discovery=discovery,
                     free_port=self._ports.take,
                 )
+
+    def _drop(self, name: str) -> None:
+        """Forget a process that has ended."""
+        record = self.record.processes.pop(name, None)
+        if record is not None:
+            self._ports.give_back(record.ports - {self.record.port})  # the frontend's stays
 
     def _of(self, name: str) -> Keeper:
         return self._keepers.get(name) or self._keeper(self.record.processes[name])

@@ -26,6 +26,10 @@ class Ports:
                 return port
         raise OSError(f"no port from {FIRST} to {LAST} is free")
 
+    def give_back(self, ports: Iterable[int]) -> None:
+        """Nobody is to listen there any more."""
+        self._taken.difference_update(ports)
+
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:

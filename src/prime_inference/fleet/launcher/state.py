@@ -31,6 +31,11 @@ class ProcessRecord(Struct):
     started: int = 0
 
     @property
+    def ports(self) -> set[int]:
+        """Those given out to it."""
+        return {self.process.port, *self.process.other_ports}
+
+    @property
     def identity(self) -> Identity | None:
         return Identity(self.pid, self.started) if self.pid else None
 
@@ -56,6 +61,10 @@ class DeploymentRecord(Struct):
         """Whether a process of it runs."""
         return any(one.lives for one in self.processes.values())
 
+    def ports(self) -> set[int]:
+        """Those given out to it and its processes."""
+        return {self.port}.union(*(one.ports for one in self.processes.values()))
+
 
 class FleetState(Struct):
     """The content of `state.json`."""
@@ -79,12 +88,11 @@ class FleetState(Struct):
         self.deployments = {name: one for name, one in self.deployments.items() if one.lives}
 
     def ports(self) -> Iterator[int]:
-        """Those given out to processes, so far as the state knows them."""
+        """Those given out."""
         if self.gateway is not None:
-            yield self.gateway.process.port
+            yield from self.gateway.ports
         for deployment in self.deployments.values():
-            yield deployment.port
-            yield from (record.process.port for record in deployment.processes.values())
+            yield from deployment.ports()
 
 
 def carried(record: DeploymentRecord | None, process: Process) -> str:

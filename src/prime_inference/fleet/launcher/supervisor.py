@@ -220,7 +220,7 @@ class Supervisor:
             if fates[name] != "start":
                 log.info("deployment %s: %s", name, fates[name])
             if fates[name] == "forget":
-                del self._state.deployments[name]
+                self._ports.give_back(self._state.deployments.pop(name).ports())
             else:
                 self._admit(name, planned, fates[name])
         return fates
@@ -302,7 +302,8 @@ class Supervisor:
         if self._state.deployments[name].lives:
             raise FleetRefused(f"Not every process of {name} could be ended.")
         self._tasks.pop(f"deployment {name}").cancel()
-        del self._deployments[name], self._state.deployments[name]
+        del self._deployments[name]
+        self._ports.give_back(self._state.deployments.pop(name).ports())
         self._save()
         self._write_list()
 
