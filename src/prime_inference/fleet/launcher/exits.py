@@ -60,5 +60,7 @@ def last_words(log: Path, since: int) -> tuple[str, ...]:
 def last_lines(file: Path, count: int, since: int = 0) -> list[str]:
     """The end of a log, of what follows byte `since`. Raises OSError."""
     with file.open("rb") as content:
-        content.seek(max(since, file.stat().st_size - count * 1000))  # longer lines are rare
+        size = file.stat().st_size
+        since = since if since <= size else 0  # it was begun anew
+        content.seek(max(since, size - count * 1000))  # longer lines are rare
         return content.read().decode(errors="replace").splitlines()[-count:]

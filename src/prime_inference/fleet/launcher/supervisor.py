@@ -23,6 +23,7 @@ from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.ending import end_everything, everything, turn
 from prime_inference.fleet.launcher.gateway import FleetGateway
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
+from prime_inference.fleet.launcher.logs import keep_short
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.state import (
@@ -112,6 +113,7 @@ class Supervisor:
         self._start_task(
             "caches", lambda: answer_asks(self._folder.caches_file, self.cache_reports)
         )
+        self._start_task("logs", lambda: keep_short(self._folder.logs))
 
     async def close(self, *, stop: bool) -> None:
         """Stop supervising; with `stop`, end every process first. Raises FleetRefused."""
