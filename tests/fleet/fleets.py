@@ -10,8 +10,9 @@ from typing import Any
 
 from prime_inference.fleet.fleet import read_fleet
 from prime_inference.fleet.launcher import processes
+from prime_inference.fleet.launcher.ending import end_without_supervisor
 from prime_inference.fleet.launcher.run import fleet_folder
-from prime_inference.fleet.launcher.supervisor import Supervisor, end_without_supervisor
+from prime_inference.fleet.launcher.supervisor import Supervisor
 from prime_inference.fleet.ready import parse_ready
 from tests.fleet.stand_in import interpreter
 

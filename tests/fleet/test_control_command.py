@@ -17,8 +17,8 @@ import pytest
 from prime_inference.adapters.files.cache_reports import CacheReportsFile
 from prime_inference.fleet.caches import reports_file
 from prime_inference.fleet.launcher import processes
+from prime_inference.fleet.launcher.ending import end_without_supervisor
 from prime_inference.fleet.launcher.state import StateFolder
-from prime_inference.fleet.launcher.supervisor import end_without_supervisor
 from tests.fleet.api_server import ApiServer
 from tests.fleet.fleets import PATIENCE_SECONDS
 from tests.fleet.stand_in import interpreter

@@ -16,13 +16,13 @@ from prime_inference.fleet.caches import asks_file, parse_reports
 from prime_inference.fleet.errors import FleetNotRunning, FleetRefused, FleetRunning
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.control import Command, ask, listening
+from prime_inference.fleet.launcher.ending import end_without_supervisor
 from prime_inference.fleet.launcher.keeper import PROBES_MISSED, Keeper
 from prime_inference.fleet.launcher.lifecycle import Lifecycle, Readiness
 from prime_inference.fleet.launcher.ports import FIRST, LAST, Ports
 from prime_inference.fleet.launcher.readiness import parse_readiness
 from prime_inference.fleet.launcher.run import bring_down, fleet_folder
 from prime_inference.fleet.launcher.state import ProcessRecord
-from prime_inference.fleet.launcher.supervisor import end_without_supervisor
 from prime_inference.fleet.local import Process
 from tests.fleet.fleets import (
     PATIENCE_SECONDS,

@@ -46,14 +46,18 @@ def found_state_dir(given: Path | None) -> Path:
 
 
 def found_folder(fleet: str | None, state_dir: Path | None) -> StateFolder:
-    """The state folder of a fleet. Raises WrongUsage, FleetNotRunning."""
+    """The state folder of a fleet: the one named, else the only one, or the only one that is up.
+
+    Raises WrongUsage, FleetNotRunning.
+    """
     from prime_inference.fleet.errors import FleetNotRunning
     from prime_inference.fleet.launcher.state import StateFolder
 
     fleets = found_state_dir(state_dir) / "fleets"
     known = sorted(entry.name for entry in fleets.iterdir()) if fleets.is_dir() else []
-    if fleet is None and len(known) == 1:
-        fleet = known[0]
+    up = [name for name in known if StateFolder(fleets / name).socket.exists()]
+    if fleet is None and 1 in (len(known), len(up)):
+        fleet = (up or known)[0]
     if fleet is None:
         if known:
             raise WrongUsage(f"Name one with --fleet: {', '.join(known)}.")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
+from prime_inference.fleet.launcher.lock import lock_of_the_dead
 from prime_inference.fleet.launcher.processes import Identity, end_all, find
 from prime_inference.fleet.launcher.state import FleetState, StateFolder
 
@@ -32,3 +35,19 @@ async def end_everything(folder: StateFolder, state: FleetState | None) -> None:
     left = await end_all(lambda: everything(folder, state), turn, GRACE_SECONDS)
     if left:
         raise FleetRefused(f"These could not be ended: {', '.join(left)}.")
+
+
+async def end_without_supervisor(folder: StateFolder) -> int:
+    """End every process of a fleet whose supervisor is gone; how many there were. Raises
+    FleetRunning, and FleetRefused with what could not be ended."""
+    lock = await lock_of_the_dead(folder)
+    try:
+        state = folder.load()
+        count = len(everything(folder, state))
+        await end_everything(folder, state)
+        folder.clear_told()
+        for file in (folder.state_file, folder.socket):
+            file.unlink(missing_ok=True)
+        return count
+    finally:
+        os.close(lock)

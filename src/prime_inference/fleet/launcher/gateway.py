@@ -13,7 +13,7 @@ import msgspec
 
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import LAUNCHERS_OWN, GatewayEntry
-from prime_inference.fleet.launcher.keeper import Keeper
+from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 NAME = LAUNCHERS_OWN
 LOOK_SECONDS = 0.25  # a probe costs a millisecond
+DRAIN_SECONDS = GRACE_SECONDS - 6  # what is broken off then is told so in 6
 
 
 class FleetGateway:
@@ -124,6 +125,7 @@ def gateway_process(
             "--port", str(port),
             "--control-port", str(control),
             "--state-dir", str(folder.folder / NAME),
+            "--drain-seconds", str(DRAIN_SECONDS),
             "--plain",
         ),
         environment={},

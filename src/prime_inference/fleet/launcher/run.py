@@ -16,9 +16,10 @@ from prime_inference.fleet.errors import CrashLooping, FleetNotRunning, FleetRef
 from prime_inference.fleet.fleet import Fleet, read_fleet
 from prime_inference.fleet.launcher import gateway
 from prime_inference.fleet.launcher.control import Command, ask, listening
+from prime_inference.fleet.launcher.ending import end_without_supervisor
 from prime_inference.fleet.launcher.exits import last_lines, require_hope
 from prime_inference.fleet.launcher.state import StateFolder
-from prime_inference.fleet.launcher.supervisor import Supervisor, end_without_supervisor
+from prime_inference.fleet.launcher.supervisor import Supervisor
 
 LOOK_SECONDS = 0.1
 

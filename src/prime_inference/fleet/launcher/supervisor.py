@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import logging
 import os
 import time
@@ -16,13 +14,14 @@ import msgspec
 
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import answer_asks
-from prime_inference.fleet.errors import FleetError, FleetRefused, FleetRunning
+from prime_inference.fleet.errors import FleetError, FleetRefused
 from prime_inference.fleet.fleet import Fleet, PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes
 from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.ending import end_everything, everything, turn
 from prime_inference.fleet.launcher.gateway import FleetGateway
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
+from prime_inference.fleet.launcher.lock import take_lock
 from prime_inference.fleet.launcher.logs import keep_short
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.readiness import Prober
@@ -39,7 +38,6 @@ from prime_inference.reliability.background import Background, Run, end
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25  # a probe costs a millisecond; a frozen frontend leaves the list within 3 s
-DYING_SECONDS = 2.0  # the kernel ends a killed process at once
 READY_SECONDS = 300.0  # of a replaced worker: a large model from a slow disk
 
 
@@ -400,49 +398,3 @@ class Supervisor:
             "workers": one.seen.workers if one.seen else {},
             "processes": [keeper.status() for keeper in one.keepers],
         }
-
-
-def take_lock(folder: StateFolder) -> int:
-    """A lock that the kernel gives back when its holder dies; it says who that is. Raises
-    FleetRunning."""
-    handle = os.open(folder.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise FleetRunning(
-            f"Process {folder.supervisor() or '(unknown)'} supervises the fleet in"
-            f" {folder.folder} already."
-        ) from None
-    with contextlib.suppress(OSError):  # a full disk: it is locked all the same
-        os.ftruncate(handle, 0)
-        os.write(handle, b"%d\n" % os.getpid())
-    return handle
-
-
-async def end_without_supervisor(folder: StateFolder) -> int:
-    """End every process of a fleet whose supervisor is gone; how many there were. Raises
-    FleetRunning, and FleetRefused with what could not be ended."""
-    lock = await _lock_of_the_dead(folder)
-    try:
-        state = folder.load()
-        count = len(everything(folder, state))
-        await end_everything(folder, state)
-        folder.clear_told()
-        for file in (folder.state_file, folder.socket):
-            file.unlink(missing_ok=True)
-        return count
-    finally:
-        os.close(lock)
-
-
-async def _lock_of_the_dead(folder: StateFolder) -> int:
-    """One that was killed just now may hold it for a moment."""
-    until = time.monotonic() + DYING_SECONDS
-    while True:
-        try:
-            return take_lock(folder)
-        except FleetRunning:
-            if time.monotonic() > until:
-                raise
-        await asyncio.sleep(0.05)
