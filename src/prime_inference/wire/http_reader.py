@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -175,7 +176,9 @@ class RequestReader:
         if self._upgrading:
             return
         method = self.method
-        path, query = _target(method, self._url)
+        if method == "CONNECT":  # for the parser all that follows is the tunnel's
+            raise MethodUnknown("No tunnels are made here.")
+        path, query = _target(self._url)
         request = self._request = Request(method, path, query, self._headers, b"", self._client)
         if self._check_head is not None:
             self._check_head(request)
@@ -239,17 +242,14 @@ class RequestReader:
         return PayloadTooLarge(f"The request body is larger than the limit of {limit} bytes.")
 
 
-def _target(method: str, url: bytes) -> tuple[str, str]:
+def _target(url: bytes) -> tuple[str, str]:
     """Path and query of a request target, undecoded."""
     if url.startswith(b"/"):
         path, _, query = url.partition(b"?")
         return path.decode("latin-1"), query.decode("latin-1")
     if url == b"*":
         return "*", ""
-    if method != "CONNECT":
-        try:
-            parsed = httptools.parse_url(url)
-            return (parsed.path or b"/").decode("latin-1"), (parsed.query or b"").decode("latin-1")
-        except httptools.HttpParserInvalidURLError:
-            pass
+    with contextlib.suppress(httptools.HttpParserInvalidURLError):
+        parsed = httptools.parse_url(url)
+        return (parsed.path or b"/").decode("latin-1"), (parsed.query or b"").decode("latin-1")
     raise InvalidRequest("The request target is not a path.")
