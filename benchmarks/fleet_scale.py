@@ -28,7 +28,8 @@ from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.controller import Controller
 from prime_inference.fleet.controller.reconcile import Found, Start, digest, reconcile
 from prime_inference.fleet.fleet import PlannedDeployment
-from prime_inference.fleet.kubernetes import Place, deployment_documents
+from prime_inference.fleet.kubernetes.documents import deployment_documents
+from prime_inference.fleet.kubernetes.policies import Place
 from prime_inference.fleet.ready import ReadyDeployment, fault, write_ready
 from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.settings import Settings

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from prime_inference import compose
-from prime_inference.fleet.kubernetes import SHARED_STATE
+from prime_inference.fleet.kubernetes.gateway import SHARED_STATE
 from tests.redis_server import RedisServer, executables
 
 from .conftest import COMMAND, Prime

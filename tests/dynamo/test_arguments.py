@@ -21,7 +21,7 @@ from prime_inference.fleet.arguments import (
 )
 from prime_inference.fleet.catalogue import find_spec, spec_names
 from prime_inference.fleet.check import REASONING_PARSERS, TOOL_PARSERS
-from prime_inference.fleet.kubernetes import FRONTENDS
+from prime_inference.fleet.kubernetes.graph import FRONTENDS
 from tests.dynamo import parsers
 
 VLLM_PYTHON = os.environ.get("PRIME_VLLM_PYTHON", "")

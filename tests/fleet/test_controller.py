@@ -32,7 +32,7 @@ from prime_inference.fleet.controller.overflow import Overflow, OverflowSettings
 from prime_inference.fleet.controller.reconcile import Found, Start, digest
 from prime_inference.fleet.controller.scaling import Scaling
 from prime_inference.fleet.fleet import PlannedDeployment, read_fleet
-from prime_inference.fleet.kubernetes import graph
+from prime_inference.fleet.kubernetes.graph import graph
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.ready import ReadyDeployment, parse_down

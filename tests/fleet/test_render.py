@@ -15,7 +15,7 @@ from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.errors import FleetRefused, SpecImpossible, SpecMalformed
 from prime_inference.fleet.fleet import Fleet, read_fleet
 from prime_inference.fleet.hardware import GPUS
-from prime_inference.fleet.kubernetes import documents
+from prime_inference.fleet.kubernetes.documents import documents
 from prime_inference.fleet.local import processes
 from prime_inference.fleet.ready import parse_ready
 from prime_inference.fleet.render import rendered

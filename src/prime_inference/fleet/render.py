@@ -10,7 +10,7 @@ from pathlib import Path
 from prime_inference.fleet.commands import commands, comment
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import CLUSTER_NAME, Fleet
-from prime_inference.fleet.kubernetes import documents
+from prime_inference.fleet.kubernetes.documents import documents
 from prime_inference.fleet.local import processes
 
 FIRST_PORT = 20_000  # shown ports are counted up from here; the launcher takes free ones

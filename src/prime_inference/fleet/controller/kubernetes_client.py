@@ -18,7 +18,7 @@ import httpx
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import ClusterEntry
-from prime_inference.fleet.kubernetes import MANAGED
+from prime_inference.fleet.kubernetes.objects import MANAGED
 
 Object = dict[str, Any]
 

@@ -24,18 +24,11 @@ from prime_inference.fleet.controller.kubernetes_watch import Followed
 from prime_inference.fleet.controller.reconcile import Found, InstanceState, Start
 from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.fleet import PlannedDeployment
-from prime_inference.fleet.kubernetes import (
-    API,
-    COMPONENT,
-    GRAPH,
-    LABEL,
-    MANAGED,
-    MOONCAKE,
-    Document,
-    Place,
-    deployment_documents,
-    frontend_url,
-)
+from prime_inference.fleet.kubernetes.documents import deployment_documents
+from prime_inference.fleet.kubernetes.graph import API, GRAPH, frontend_url
+from prime_inference.fleet.kubernetes.host_tier import MOONCAKE
+from prime_inference.fleet.kubernetes.objects import COMPONENT, LABEL, MANAGED, Document
+from prime_inference.fleet.kubernetes.policies import Place
 from prime_inference.reliability.background import Background
 
 DEPLOYMENT = "inference.prime/deployment-id"

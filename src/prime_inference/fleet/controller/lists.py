@@ -10,7 +10,7 @@ import msgspec
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
 from prime_inference.fleet.controller.kubernetes_client import Invalid, KubernetesClient
 from prime_inference.fleet.fleet import Fleet
-from prime_inference.fleet.kubernetes import gateway_list
+from prime_inference.fleet.kubernetes.gateway import gateway_list
 from prime_inference.fleet.ready import ReadyDeployment, parse_ready, reachable_from, write_ready
 
 
