@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from prime_inference.bench.interruption import terminated_as_interrupted
 from prime_inference.cli.bench_options import (
     DEFAULT_CONCURRENCY,
     CancelShare,
@@ -57,21 +54,21 @@ from prime_inference.cli.bench_options import (
     numbers,
     options_of,
     require_free,
+    require_traffic,
+    scale_of,
     searchable,
     workload_of,
+    wrong_values,
 )
+from prime_inference.cli.bench_run import BenchRun
 from prime_inference.cli.bench_summary import (
     failures,
     print_summary,
     require_valid,
     write_summary,
 )
-from prime_inference.cli.failures import CommandFailed, WrongUsage
 from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Column, Terminal
-
-if TYPE_CHECKING:
-    from prime_inference.cli.bench_progress import BenchProgress
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Benchmarks of agents' traffic.")
 
@@ -107,9 +104,8 @@ def generate(
     from prime_inference.bench.agents.workload import statistics
 
     with failures():
-        workload = workload_of(
-            None, None, sessions, seed, scale, output_scale, time_scale, max_context, None
-        )
+        wanted = scale_of(scale, output_scale, time_scale, max_context)
+        workload = workload_of(None, None, sessions, seed, wanted)
         with out.open("wb") as file:
             for trace in weka_objects(workload):
                 file.write(msgspec.json.encode(trace) + b"\n")
@@ -175,15 +171,14 @@ def run(
       prime inference bench run ... --cold-rate 0.5 --find-concurrency --slo e2e=100
     """
     from prime_inference.bench.agents.metrics import Hardware, Slo
-    from prime_inference.bench.agents.run import Run, Target, sweep
-    from prime_inference.bench.agents.tool_calls import Tools
+    from prime_inference.bench.agents.run import Target
 
     terminal = Terminal(plain=plain)
     target = Target(
         base_url=url, model=model, headers=key_headers(os.environ, url),
         simulated=tuple(simulated or ()), notes=tuple(note or ()),
     )  # fmt: skip
-    try:
+    with wrong_values():
         wanted = Slo.parse(slo or ())
         counts = numbers(DEFAULT_CONCURRENCY if concurrency is None else concurrency, int)
         rates = numbers(cold_rate, float)
@@ -192,73 +187,27 @@ def run(
             seconds=seconds, session_rate=session_rate, start_window=start_window,
             warmup_requests=warmup_requests, idle_cap=idle_cap, grace=grace, timeout=timeout,
             system_idle_cap=system_idle_cap or None,
-            scale=(scale, output_scale, time_scale, max_context), cold_burst=cold_burst,
+            scale=scale_of(scale, output_scale, time_scale, max_context, idle_cap),
+            cold_burst=cold_burst,
             cold_input=log_normal(cold_input, scale, 142_016, 0.8),
             cold_output=log_normal(cold_output, output_scale or scale, 444, 1.0),
             cancel_share=cancel_share, faults=fault, ignore_eos=ignore_eos, extra=extra_body,
             lag_bound=lag_bound,
         )  # fmt: skip
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
-    if session_rate is None and 0 in counts and 0 in rates:
-        raise WrongUsage("Nothing would be sent with --concurrency 0 and --cold-rate 0.")
-    if session_rate is not None and concurrency is not None:
-        raise WrongUsage("--session-rate opens the loop; --concurrency does not go with it.")
+    require_traffic(counts, rates, concurrency, session_rate)
     if find_concurrency:
         searchable(wanted, counts, rates, open_loop=session_rate is not None, resume=resume)
     if not resume:
         require_free(out, overwrite=overwrite)
-
-    async def measure(progress: BenchProgress) -> None:
-        with failures():
-            workload = workload_of(
-                trace, form, sessions, seed_list[0], scale, output_scale, time_scale, max_context,
-                idle_cap,
-            )  # fmt: skip
-            schemas = None if tools is None else Tools.load(tools)
-            out.mkdir(parents=True, exist_ok=True)
-            async with Run(
-                target, workload, options, out, progress, tools=schemas, cold=any(rates)
-            ) as bench:
-                if find_concurrency:
-                    found = await bench.search(
-                        wanted, start=counts[0], highest=highest, cold_rate=rates[0],
-                        seeds=seed_list,
-                    )  # fmt: skip
-                    bound = "" if found.bounded else ", the most that was allowed"
-                    terminal.success(f"{found.best} sessions hold {wanted.e2e:g} tok/s/user{bound}")
-                else:
-                    points = sweep([0] if session_rate else counts, rates, seed_list)
-                    await bench.measure(points, resume=resume)
-
-    hardware = Hardware(gpus, price)
-    _measured(measure, lambda: write_summary(out, wanted, hardware, terminal), out, plain=plain)
-    summary = write_summary(out, wanted, hardware, terminal)
+    bench = BenchRun(
+        target=target, slo=wanted, counts=counts, rates=rates, seeds=seed_list, options=options,
+        hardware=Hardware(gpus, price), highest=highest if find_concurrency else None, out=out,
+        read_workload=lambda: workload_of(trace, form, sessions, seed_list[0], options.scale),
+        tools=tools, resume=resume,
+    )  # fmt: skip
+    summary = bench.measured(terminal, plain=plain)
     print_summary(summary, terminal, as_json=output == "json")
     require_valid(summary)
-
-
-def _measured(
-    measure: Callable[[BenchProgress], Coroutine[Any, Any, None]],
-    summarise: Callable[[], object],
-    out: Path,
-    *,
-    plain: bool,
-) -> None:
-    """Run it with its progress; of one that is cut short, what there is in `out` is kept."""
-    import uvloop
-
-    from prime_inference.cli.bench_progress import BenchProgress
-
-    try:
-        with BenchProgress(plain=plain) as progress, terminated_as_interrupted():
-            uvloop.run(measure(progress))
-    except BaseException:
-        # what was measured is shown where it can be; what went wrong is what is told
-        with contextlib.suppress(CommandFailed, OSError):
-            if (out / "results.json").exists():
-                summarise()
-        raise
 
 
 @app.command("report", cls=Command, epilog=json_help(SUMMARY_SHAPE))
@@ -278,10 +227,8 @@ def report(
     from prime_inference.bench.agents.metrics import Hardware, Slo
 
     terminal = Terminal(plain=plain)
-    try:
+    with wrong_values():
         wanted = Slo.parse(slo or ())
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
     summary = write_summary(folder, wanted, Hardware(gpus, price), terminal)
     print_summary(summary, terminal, as_json=output == "json")
 
@@ -350,7 +297,7 @@ def export(
     from prime_inference.bench.agents.traces.write import message_rows
 
     with failures():
-        workload = workload_of(trace, form, 1, 0, 1.0, None, 1.0, None, idle_cap)
+        workload = workload_of(trace, form, 1, 0, scale_of(idle=idle_cap))
         vocabulary = asyncio.run(vocabulary_of(url, model, key_headers(os.environ, url)))
         lines = [msgspec.json.encode(row) for row in message_rows(workload, vocabulary)]
         out.write_bytes(b"\n".join(lines) + b"\n")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from prime_inference.bench.agents.generate import LogNormal
     from prime_inference.bench.agents.metrics import Slo
     from prime_inference.bench.agents.plan import Options
+    from prime_inference.bench.agents.scale import Scale
     from prime_inference.bench.agents.workload import Workload
 
 Number = TypeVar("Number", int, float)
@@ -124,6 +126,15 @@ Resume = Annotated[bool, typer.Option("--resume", help="Keep finished points of 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
 
 
+@contextmanager
+def wrong_values() -> Iterator[None]:
+    """A value that cannot be is wrong usage: what raises ValueError here read an option."""
+    try:
+        yield
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
+
+
 def numbers(text: str, kind: Callable[[str], Number]) -> list[Number]:
     """`1,2,3`, each once. Raises ValueError."""
     found = [kind(part) for part in text.split(",") if part.strip()]
@@ -132,6 +143,17 @@ def numbers(text: str, kind: Callable[[str], Number]) -> list[Number]:
     if len(set(found)) < len(found):
         raise ValueError(f"{text!r} holds a number twice: the same point would be measured again")
     return found
+
+
+def require_traffic(
+    counts: Sequence[int], rates: Sequence[float], concurrency: str | None,
+    session_rate: float | None,
+) -> None:  # fmt: skip
+    """Raises WrongUsage for a run that would send nothing, or both open and close its loop."""
+    if session_rate is None and 0 in counts and 0 in rates:
+        raise WrongUsage("Nothing would be sent with --concurrency 0 and --cold-rate 0.")
+    if session_rate is not None and concurrency is not None:
+        raise WrongUsage("--session-rate opens the loop; --concurrency does not go with it.")
 
 
 def searchable(
@@ -174,47 +196,46 @@ def log_normal(text: str | None, scale: float, median: float, sigma: float) -> L
     return LogNormal(median, sigma, median / 100, median * 100)
 
 
+def scale_of(
+    factor: float = 1.0, output: float | None = None, time: float = 1.0,
+    max_context: int | None = None, idle: float | None = None,
+) -> Scale:  # fmt: skip
+    """How small a workload is made. Raises WrongUsage."""
+    from prime_inference.bench.agents.scale import Scale
+
+    with wrong_values():
+        return Scale(input=factor, output=output, time=time, max_context=max_context, idle=idle)
+
+
 def options_of(
-    *, start_window: str, scale: tuple[float, float | None, float, int | None],
-    faults: Sequence[str] | None, extra: str | None, idle_cap: float, **rest: Any,
-) -> Options:  # fmt: skip
+    *, start_window: str, faults: Sequence[str] | None, extra: str | None, **rest: Any
+) -> Options:
     """The rules of a run from its options. Raises ValueError."""
     import msgspec
 
     from prime_inference.bench.agents.plan import Fault, Options
-    from prime_inference.bench.agents.scale import Scale
 
     low, _, high = start_window.partition("-")
     return Options(
         start_window=(float(low), float(high or low)),
-        scale=Scale(input=scale[0], output=scale[1], time=scale[2], max_context=scale[3],
-                    idle=idle_cap),
         faults=tuple(Fault.parse(fault) for fault in faults or ()),
         extra=msgspec.json.decode(extra, type=dict[str, Any]) if extra else {},
-        idle_cap=idle_cap,
         **rest,
-    )  # fmt: skip
+    )
 
 
 def workload_of(
-    trace: Path | None, form: str | None, sessions: int, seed: int, scale: float,
-    output_scale: float | None, time_scale: float, max_context: int | None, idle: float | None,
-) -> Workload:  # fmt: skip
+    trace: Path | None, form: str | None, sessions: int, seed: int, scale: Scale
+) -> Workload:
     """Read or generated, then scaled. Raises WrongUsage and what reading raises."""
     from prime_inference.bench.agents.generate import generate
-    from prime_inference.bench.agents.scale import Scale, scaled
+    from prime_inference.bench.agents.scale import scaled
     from prime_inference.bench.agents.traces import FORMS, read_trace
 
     if form is not None and form not in FORMS:
         raise WrongUsage(f"--form must be one of: {', '.join(FORMS)}; not {form!r}.")
-    try:
-        wanted = Scale(
-            input=scale, output=output_scale, time=time_scale, max_context=max_context, idle=idle
-        )
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
     workload = generate(sessions, seed) if trace is None else read_trace(trace, form)
-    small = scaled(workload, wanted)
+    small = scaled(workload, scale)
     if not small.sessions:
         raise WrongUsage("No session is left; is --max-context too small?")
     return small
