@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -19,6 +19,7 @@ from prime_inference.cli.progress import DownloadProgress, Milestones
 from prime_inference.cli.terminal import Column, Terminal
 
 if TYPE_CHECKING:
+    from prime_inference.kvcache.accuracy.comparison import Cell
     from prime_inference.kvcache.accuracy.rows import RowQuality
     from prime_inference.kvcache.accuracy.selector import SelectorQuality
 
@@ -218,9 +219,7 @@ def endpoints(
       prime inference eval kv endpoints --reference http://a/v1 --candidate http://b/v1
         --model z-ai/glm-5.3 --out ./kv-run
     """
-    import asyncio
     import time
-    from dataclasses import asdict
 
     terminal = Terminal(plain=plain)
     sizes = _numbers("lengths", lengths, int)
@@ -231,44 +230,34 @@ def endpoints(
             terminal.note(f"{done} of {total} answers")
 
     with _explained():
-        from prime_inference.kvcache.accuracy import comparison, tasks
-        from prime_inference.kvcache.accuracy import endpoints as harness
+        from prime_inference.kvcache.accuracy.endpoints import Endpoint
+        from prime_inference.kvcache.accuracy.paired_run import compare_endpoints
 
-        models = {"reference": model, "candidate": candidate_model or model}
-        urls = {"reference": reference, "candidate": candidate}
-        max_tokens = harness.ANSWER_TOKENS + reasoning_tokens
-        settings = harness.RunSettings(
-            seed, sizes, questions, tasks.TASKS, models, urls, max_tokens
-        )
-        out.mkdir(parents=True, exist_ok=True)
-        file = harness.AnswerFile(out / "answers.jsonl", settings)
-        asked = list(tasks.make_questions(seed, sizes, questions))
-        both = [
-            harness.Endpoint("reference", reference, models["reference"], reference_key),
-            harness.Endpoint("candidate", candidate, models["candidate"], candidate_key),
-        ]
         try:
-            asyncio.run(
-                harness.ask_all(
-                    both,
-                    asked,
-                    file,
-                    concurrency=concurrency,
-                    max_tokens=max_tokens,
-                    progress=progress,
-                )
-            )
+            cells = compare_endpoints(
+                Endpoint("reference", reference, model, reference_key),
+                Endpoint("candidate", candidate, candidate_model or model, candidate_key),
+                out, seed=seed, lengths=sizes, questions=questions,
+                reasoning_tokens=reasoning_tokens, concurrency=concurrency, progress=progress,
+            )  # fmt: skip
         except ExceptionGroup as failures:  # an endpoint's, or the disk's
             raise EvaluationFailed(
                 str(failures.exceptions[0]), hint="Run it again to go on from here."
             ) from failures
-        cells = comparison.compare(asked, file.answers)
-        comparison.write_report(out, cells)
-    if output == "json":
+    _print_comparison(cells, terminal, as_json=output == "json")
+
+
+def _print_comparison(cells: Sequence[Cell], terminal: Terminal, *, as_json: bool) -> None:
+    """Raises EvaluationFailed where too few were answered for a verdict."""
+    from dataclasses import asdict
+
+    from prime_inference.kvcache.accuracy.comparison import ALL, markdown
+
+    if as_json:
         terminal.json([asdict(cell) for cell in cells])
     else:
-        terminal.line(comparison.markdown(cells))
-    whole = next(one for one in cells if (one.task, one.tokens) == (comparison.ALL, 0))
+        terminal.line(markdown(cells))
+    whole = next(one for one in cells if (one.task, one.tokens) == (ALL, 0))
     if not whole.conclusive:
         raise EvaluationFailed(
             f"No verdict: of {whole.questions} answers each, {whole.reference_unanswered} of the "
