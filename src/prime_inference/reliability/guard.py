@@ -30,21 +30,16 @@ from prime_inference.reliability.ejection import rate_may_eject
 from prime_inference.reliability.hedge import hedge_after
 from prime_inference.reliability.model_pool import ModelPool
 from prime_inference.reliability.reserved_capacity import ReservedCapacity
+from prime_inference.reliability.roster import Roster, ServesAnotherModel
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.status import DeploymentStatus, status_of
 from prime_inference.reliability.waiting import Waiter
 
+__all__ = ["Guard", "ServesAnotherModel"]
+
 GONE_RETRY_S = 1.0  # the next choice will not offer it
 REFRESH_S = 0.25  # what was measured is taken over: a human does not notice, a second would be late
-
-
-class ServesAnotherModel(ValueError):
-    """A deployment that is known came with another model."""
-
-    def __init__(self, deployment: str, model: str) -> None:
-        super().__init__(f"{deployment} serves {model}: another model needs another id")
-        self.deployment = deployment
 
 
 class Guard:
@@ -72,9 +67,11 @@ class Guard:
         self._probing = not canary
         self._refresh_at = -math.inf
         self._sequences = itertools.count(1)
-        self._deployments: dict[str, DeploymentGuard] = {}
-        self._draining: set[str] = set()
-        self._models: dict[str, ModelPool] = {}
+        self._roster = Roster(self._guarded, self._pool_of, self._forgotten)
+        # the roster's own, for every request asks them
+        self._deployments = self._roster.members
+        self._draining = self._roster.draining
+        self._models = self._roster.pools
         self._coordinator = Coordinator(
             replica, settings, random, self._deployments, self._sequences
         )
@@ -91,40 +88,14 @@ class Guard:
         Raises ServesAnotherModel for a deployment that is known with another, and then changes
         nothing.
         """
-        wanted = {spec.id: spec for spec in fleet if not spec.draining}
-        for name, spec in wanted.items():
-            known = self._deployments.get(name)
-            if known is not None and known.model != spec.model:
-                raise ServesAnotherModel(name, known.model)
-        for name, spec in wanted.items():
-            known = self._deployments.get(name)
-            if known is None:
-                self._deployments[name] = self._watched(spec)
-                continue
-            if known.spec.base_url != spec.base_url:
-                known.moved()
-            known.spec = spec
-            if known.lease.capacity != spec.slots:
-                known.lease.resize(spec.slots)
-        gone = [member for name, member in self._deployments.items() if name not in wanted]
-        for member in gone:
-            self._close(member)
-        self._draining -= wanted.keys()
-        for name in wanted:
-            self._deployments[name].lease.reopen()
-        self._group()
-        for member in gone:
-            self._forget_if_idle(member)
+        self._roster.configure(fleet)
         self.wake()
 
     def drain(self, deployment: str) -> None:
         """Offer it no more requests; once the last has ended, its block goes back."""
         member = self._deployments.get(deployment)
-        if member is None:
-            return
-        self._close(member)
-        self._group()
-        self._forget_if_idle(member)
+        if member is not None:
+            self._roster.drain(member)
 
     def set_health(self, deployment: str, healthy: bool, *, down: bool = False) -> None:
         """What the active checks found; as little as breakers it can eject the last one.
@@ -389,13 +360,7 @@ class Guard:
 
     # --- inside ---
 
-    def _close(self, member: DeploymentGuard) -> None:
-        self._draining.add(member.id)
-        member.lease.close()
-        for lease in member.reserved.values():
-            lease.close()
-
-    def _watched(self, spec: Deployment) -> DeploymentGuard:
+    def _guarded(self, spec: Deployment) -> DeploymentGuard:
         return DeploymentGuard(
             spec,
             self.replica,
@@ -408,18 +373,8 @@ class Guard:
             breaker_changed=self.decisions.breaker_changed,
         )
 
-    def _group(self) -> None:
-        groups: dict[str, list[DeploymentGuard]] = {}
-        for name, member in self._deployments.items():
-            if name not in self._draining:
-                groups.setdefault(member.model, []).append(member)
-        for model, members in groups.items():
-            if model not in self._models:
-                self._models[model] = ModelPool(model, self._settings, self._random, self.decisions)
-            self._models[model].members = tuple(members)
-        for model in self._models.keys() - groups.keys():
-            self._models[model].members = ()
-            self._models[model].look()  # nothing will be leased that anybody could wait for
+    def _pool_of(self, model: str) -> ModelPool:
+        return ModelPool(model, self._settings, self._random, self.decisions)
 
     def _released(self, member: DeploymentGuard) -> None:
         if self.reserved.lines:
@@ -428,16 +383,13 @@ class Guard:
         if pool.line.size:
             pool.serve(self._clock(), self._probing, self._released)
         if member.lease.closing:
-            self._forget_if_idle(member)
+            self._roster.forget_if_idle(member)
         if member.breaker.state is not BreakerState.CLOSED:
             self.wake()  # there is room for a probe
 
-    def _forget_if_idle(self, member: DeploymentGuard) -> None:
-        if member.id in self._draining and member.all_in_flight == 0:
-            self._deployments.pop(member.id, None)
-            self._draining.discard(member.id)
-            self._coordinator.removed(member.id)
-            self.wake()
+    def _forgotten(self, deployment: str) -> None:
+        self._coordinator.removed(deployment)
+        self.wake()
 
     def _conclude(self, ticket: Ticket, verdict: Verdict) -> None:
         self._coordinator.conclude(ticket, verdict, self._clock())
