@@ -18,7 +18,6 @@ from prime_inference.reliability.guard import Guard
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.settings import Settings
 from prime_inference.reliability.slots import Slot
-from prime_inference.reliability.tries import Tries
 from prime_inference.routing.affinity import SessionRing, session_key
 
 ROUNDS = 15
@@ -69,10 +68,9 @@ def _report(name: str, body: Callable[[], object]) -> None:
 
 
 def _request(guard: Guard) -> None:
-    tries = Tries(guard, "m")
-    slot = guard.admit(tries.candidates()[0])
+    guard.began("m")
+    slot = guard.admit(guard.candidates("m")[0])
     assert isinstance(slot, Slot)
-    tries.started(slot.deployment)
     slot.first_token()
     slot.record(Outcome.ANSWERED)
     slot.release()

@@ -13,7 +13,6 @@ from prime_inference.adapters.files.ready_fleet import ReadyFleet
 from prime_inference.domain.fleet import Fleet, FleetInvalid
 from prime_inference.fleet.ready import (
     ReadyDeployment,
-    parse_down,
     parse_list,
     parse_ready,
     ready_document,
@@ -46,7 +45,7 @@ def ids(ready, model="mock/tiny"):
 
 def test_a_list_survives_being_written_and_read():
     assert parse_ready(ready_document([A, B], ["c"])) == [A, B]
-    assert parse_down(ready_document([A, B], ["c"])) == ["c"]
+    assert parse_list(ready_document([A, B], ["c"])).down == ["c"]
 
 
 def test_deployments_are_offered_as_the_file_lists_them(tmp_path):

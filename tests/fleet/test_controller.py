@@ -35,7 +35,7 @@ from prime_inference.fleet.fleet import PlannedDeployment, read_fleet
 from prime_inference.fleet.kubernetes.graph import graph
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.state import StateFolder
-from prime_inference.fleet.ready import ReadyDeployment, parse_down
+from prime_inference.fleet.ready import ReadyDeployment, parse_list
 from tests.fleet.api_server import ApiServer, faults
 from tests.fleet.fleets import FLEET, PATIENCE_SECONDS
 from tests.fleet.stand_in import break_processes, interpreter
@@ -161,9 +161,9 @@ async def test_gateways_everywhere_read_what_is_down(tmp_path, server, client):
     file.write_text(FLEET)
     lists = GatewayLists(read_fleet(file), tmp_path, {"dc-b": client})
     await lists.publish([], ["tiny-a"])
-    assert parse_down(lists.file.read_bytes()) == ["tiny-a"]
+    assert parse_list(lists.file.read_bytes()).down == ["tiny-a"]
     (config,) = [one for (kind, _), one in server.objects.items() if kind == "configmaps"]
-    assert parse_down(config["data"]["deployments.json"].encode()) == ["tiny-a"]
+    assert parse_list(config["data"]["deployments.json"].encode()).down == ["tiny-a"]
     assert lists.before() == []
 
 

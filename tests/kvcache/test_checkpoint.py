@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from prime_inference.kvcache.checkpoint import absorbed_outputs, fold, plan_fold, verify
+from prime_inference.kvcache.checkpoint import fold, plan_fold, verify
 from prime_inference.kvcache.errors import CheckpointMalformed, ScaleInexact, ShapeMismatch
 from prime_inference.kvcache.outer_scale import decode_weight
 from prime_inference.kvcache.safetensors_file import SafetensorsFile
@@ -107,6 +108,24 @@ def test_only_norms_and_projections_change_and_by_inverse_powers_of_two(
     assert (tmp_path / "out" / "config.json").read_text() == "{}"
     record = json.loads((tmp_path / "out" / "kv_outer_scales.json").read_text())
     assert record == plan.layers
+
+
+def absorbed_outputs(
+    norm: npt.NDArray[np.float32],
+    projection: npt.NDArray[np.float32],
+    normed: npt.NDArray[np.float64],
+    query: npt.NDArray[np.float64],
+    nope_dims: int,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Scores [T] and values [T, v] of one head in the absorbed form, in float64.
+
+    `projection` [nope_dims + v, 512] is a head's part of kv_b_proj, `normed` [T, 512] the
+    normalized input before the norm's weight, `query` [nope_dims]. A fold by a power of two
+    leaves both outputs bitwise as they were.
+    """
+    latent = normed * norm.astype(np.float64)
+    absorbed_query = query @ projection[:nope_dims].astype(np.float64)
+    return latent @ absorbed_query, latent @ projection[nope_dims:].astype(np.float64).T
 
 
 def test_the_absorbed_path_of_a_folded_layer_gives_the_same_bits(

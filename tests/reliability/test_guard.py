@@ -26,7 +26,6 @@ from prime_inference.reliability.decisions import Retry
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.settings import LeaseSettings
 from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
-from prime_inference.reliability.tries import MOST_ATTEMPTS, Tries
 from prime_inference.reliability.waiting import Waiter
 from tests.reliability.fleet import Fleet, admit, attempt, deployment, fail
 
@@ -936,23 +935,6 @@ def test_a_replica_that_has_just_started_waits_for_its_first_lease() -> None:
 # --- retries ---
 
 
-def test_an_attempt_goes_to_an_untried_deployment_while_there_is_one() -> None:
-    fleet = Fleet(*(deployment(name) for name in "abc"))
-    tries = Tries(fleet.guard, "m")
-    for left in (3, 2, 1):
-        offered = tries.candidates()
-        assert len(offered) == left
-        assert not tries.tried & set(offered)
-        tries.started(offered[0])
-    assert len(tries.candidates()) == 3
-
-
-def test_each_request_starts_afresh() -> None:
-    fleet = Fleet(deployment("a"), deployment("b"))
-    Tries(fleet.guard, "m").started("a")
-    assert sorted(Tries(fleet.guard, "m").candidates()) == ["a", "b"]
-
-
 def test_retries_end_with_the_budget() -> None:
     fleet = Fleet(deployment("a"), deployment("b"))
     allowed = sum(fleet.guard.may_retry("m", "a", moved=False) for _ in range(100))
@@ -969,23 +951,8 @@ def test_hedges_draw_from_the_same_budget() -> None:
 def test_every_request_can_leave_a_dead_deployment_once_whatever_the_budget() -> None:
     fleet = Fleet(deployment("a"), deployment("b"))
     fail(fleet.guard, "a")
-    running = [Tries(fleet.guard, "m") for _ in range(200)]
-    for tries in running:
-        tries.started("a")
-        assert tries.may_go_on("a")
+    assert all(fleet.guard.may_retry("m", "a", moved=False) for _ in range(200))
     assert fleet.guard.may_hedge("m")  # nothing was spent
-
-
-def test_a_request_does_not_go_on_for_ever() -> None:
-    fleet = Fleet(deployment("a"), deployment("b"))
-    tries = Tries(fleet.guard, "m")
-    attempts = 0
-    while True:
-        tries.started(tries.candidates()[0])
-        attempts += 1
-        if not tries.may_go_on("a"):
-            break
-    assert attempts == MOST_ATTEMPTS
 
 
 def test_there_is_no_hedge_before_enough_is_known() -> None:

@@ -11,11 +11,11 @@ from functools import partial
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.reserved_capacity import ReservedWaiter
 from prime_inference.reliability.slots import Priority, Refusal, Slot
-from prime_inference.reliability.tries import Tries
 from prime_inference.reliability.waiting import Waiter
 from tests.sim.engine import FIRST_TOKEN_LIMIT_S, Course, End, Engine
 from tests.sim.network import Network
 from tests.sim.replica import Replica
+from tests.sim.tries import Tries
 from tests.sim.world import World
 
 OUTCOMES = {

@@ -13,8 +13,6 @@ from prime_inference.domain.limits import Limit, wallet_limit
 from prime_inference.domain.prices import Price, PriceBook
 from prime_inference.domain.reservations import Reservation, State
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
 MOST_CACHED = 100_000  # combinations of key, tenant and model whose limits are remembered
 
 

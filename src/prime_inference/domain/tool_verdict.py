@@ -16,8 +16,6 @@ TOOL_ERRORS: tuple[ToolError, ...] = ("InvalidJson", "UnknownName", "SchemaMisma
 Cut = Literal["length", "stop"]
 """The length limit, or a stop string of the caller's."""
 
-CUTS: tuple[Cut, ...] = ("length", "stop")
-
 
 class ToolVerdict(Struct, frozen=True, gc=False):
     """One answer to a request with tools that had calls, or had to have some."""

@@ -149,11 +149,6 @@ def parse_ready(data: bytes) -> list[ReadyDeployment]:
     return parse_list(data).deployments
 
 
-def parse_down(data: bytes) -> list[str]:
-    """`parse_list`, only who is down."""
-    return parse_list(data).down
-
-
 def _sound(
     deployments: Iterable[ReadyDeployment],
 ) -> tuple[list[ReadyDeployment], dict[str, str]]:

@@ -26,7 +26,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from prime_inference.kvcache.errors import CheckpointMalformed, ShapeMismatch
 from prime_inference.kvcache.outer_scale import (
@@ -39,7 +38,6 @@ from prime_inference.kvcache.row import LATENT_DIMS
 from prime_inference.kvcache.safetensors_file import SafetensorsFile, Tensor, flush_to_disk
 
 NORM: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.kv_a_layernorm\.weight$")
-PROJECTION: Final = re.compile(r"^(?P<layer>.*\.\d+\.self_attn)\.kv_b_proj\.(?P<part>\w+)$")
 # The scales of a quantized projection that are understood, and which multiplies all of it.
 QUANTIZED_PARTS: Final = {
     frozenset({"weight_scale_inv"}): "weight_scale_inv",
@@ -157,24 +155,6 @@ def verify(plan: FoldPlan, target: Path, progress: Progress = lambda _: None) ->
                 if not _is_multiple(old, new, before, k):
                     raise CheckpointMalformed(f"{copy.path.name}: {before.name} was damaged")
                 progress(len(old))
-
-
-def absorbed_outputs(
-    norm: npt.NDArray[np.float32],
-    projection: npt.NDArray[np.float32],
-    normed: npt.NDArray[np.float64],
-    query: npt.NDArray[np.float64],
-    nope_dims: int,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Scores [T] and values [T, v] of one head in the absorbed form, in float64.
-
-    `projection` [nope_dims + v, 512] is a head's part of kv_b_proj, `normed` [T, 512] the
-    normalized input before the norm's weight, `query` [nope_dims]. A fold by a power of two
-    leaves both outputs bitwise as they were.
-    """
-    latent = normed * norm.astype(np.float64)
-    absorbed_query = query @ projection[:nope_dims].astype(np.float64)
-    return latent @ absorbed_query, latent @ projection[nope_dims:].astype(np.float64).T
 
 
 def _write_shard(

@@ -84,18 +84,6 @@ def strides(layout: Layout, shape: CacheShape) -> dict[str, int]:
     return result
 
 
-def row_offset(
-    layout: Layout, shape: CacheShape, *, layer: int, block: int, head: int = 0, token: int
-) -> int:
-    """Offset of one row. Raises `LayoutMismatch` outside of the shape."""
-    at = {"L": layer, "B": block, "H": head, "N": token}
-    for axis, index in at.items():
-        if not 0 <= index < shape.extent(axis):
-            raise LayoutMismatch(f"{axis}={index} lies outside of [0, {shape.extent(axis)})")
-    step = strides(layout, shape)
-    return sum(step[axis] * index for axis, index in at.items())
-
-
 def copies(
     shape: CacheShape,
     source: Layout,

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 from prime_inference.domain.sharing import Sharing
-from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.ports.coordination import OpenTime
 
 
@@ -106,38 +102,3 @@ class Settings:
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
-
-    @classmethod
-    def from_mapping(cls, given: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Build from configuration. Raises ValueError for an unknown key or a wrong value."""
-        sections: dict[str, type[Any]] = {
-            "breaker": BreakerSettings,
-            "lease": LeaseSettings,
-            "retry": RetrySettings,
-        }
-        _refuse_unknown("reliability", given, sections)
-        built = {name: _section(name, sections[name], values) for name, values in given.items()}
-        return cls(**built)
-
-
-def _section(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    _refuse_unknown(name, values, fields)
-    converted: dict[str, Any] = {}
-    for key, value in values.items():
-        default = fields[key].default
-        if isinstance(default, Sharing):
-            _require(value in list(Sharing), f"{name}.{key} is one of {', '.join(Sharing)}")
-            converted[key] = Sharing(value)
-            continue
-        numeric = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = numeric and (isinstance(default, float) or isinstance(value, int))
-        _require(fits, f"{name}.{key} is not a number of the right kind: {value!r}")
-        converted[key] = float(value) if isinstance(default, float) else value
-    return kind(**converted)
-
-
-def _refuse_unknown(where: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{where} has no setting {key!r}.{did_you_mean(key, known)}")

@@ -16,9 +16,6 @@ import msgspec
 from prime_inference.domain.errors import UpstreamMalformed
 from prime_inference.wire.sse import DONE, SseFramer
 
-Pieces = tuple[Sequence[float], Sequence[bytes]]
-"""Times, and the bytes of the body that came at each."""
-
 
 class ToolCall(msgspec.Struct):
     """A tool call as it was put together from its pieces; `arguments` is JSON text."""

@@ -1,10 +1,13 @@
-"""The attempts of one request: each on another deployment as long as there is one."""
+"""The attempts of one request: each on another deployment as long as there is one.
+
+What `gateway.tries` asks of the guard, without rounds, pauses and reasons of failures.
+"""
 
 from __future__ import annotations
 
 from prime_inference.reliability.guard import Guard
 
-MOST_ATTEMPTS = 4  # Google's SRE book stops at 3; one more, for the free move off a dead datacenter
+MOST_ATTEMPTS = 4  # as the gateway's
 
 
 class Tries:
