@@ -137,14 +137,7 @@ async def _serve(options: ServeOptions, announce: Announce, progress: Progress) 
         deployment=LOCAL_DEPLOYMENT,
         log_file=options.state_dir / "engine.log",
     )
-    listen = ListenOptions(
-        options.state_dir,
-        options.host,
-        options.port,
-        options.control_port,
-        drain_seconds=options.drain_seconds,
-        billing=options.billing,
-    )
+    listen = options.listen
     await engine.start()
     try:
         catalog = local_catalog(options, engine, model_file, context_tokens)

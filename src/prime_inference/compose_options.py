@@ -89,6 +89,18 @@ class ServeOptions:
     drain_seconds: float = DRAIN_SECONDS
     billing: BillingOptions | None = None
 
+    @property
+    def listen(self) -> ListenOptions:
+        """Those of the gateway in it."""
+        return ListenOptions(
+            self.state_dir,
+            self.host,
+            self.port,
+            self.control_port,
+            drain_seconds=self.drain_seconds,
+            billing=self.billing,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -114,9 +114,7 @@ def generate(
     if output == "json":
         terminal.json(found)
         return
-    rows = [[name, f"{value:,.4g}" if isinstance(value, float) else str(value)]
-            for name, value in found.items()]  # fmt: skip
-    terminal.table(str(out), [Column("statistic"), Column("value", align="right")], rows)
+    terminal.table(str(out), *_values("statistic", found, digits=4))
 
 
 @app.command("run", cls=Command, epilog=json_help(SUMMARY_SHAPE))
@@ -326,11 +324,20 @@ def limit(
 
     from prime_inference.bench.agents.limit import measured_limit
 
-    found = uvloop.run(measured_limit(streams, rate, seconds))
+    found = msgspec.to_builtins(uvloop.run(measured_limit(streams, rate, seconds)))
     terminal = Terminal(plain=plain)
     if output == "json":
-        terminal.json(msgspec.to_builtins(found))
+        terminal.json(found)
         return
-    rows = [[name, f"{value:,.6g}" if isinstance(value, float) else str(value)]
-            for name, value in msgspec.to_builtins(found).items()]  # fmt: skip
-    terminal.table("the generator's limit", [Column("what"), Column("value", align="right")], rows)
+    terminal.table("the generator's limit", *_values("what", found, digits=6))
+
+
+def _values(
+    title: str, found: dict[str, Any], *, digits: int
+) -> tuple[list[Column], list[list[str]]]:
+    """A table of names and what each is."""
+    rows = [
+        [name, f"{value:,.{digits}g}" if isinstance(value, float) else str(value)]
+        for name, value in found.items()
+    ]
+    return [Column(title), Column("value", align="right")], rows

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
+from prime_inference.cli.options import Command, Group, NewModel, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Terminal
 
 ONE = (
@@ -67,9 +67,7 @@ def create(
     expires_in_days: Annotated[
         float | None, typer.Option("--expires-in-days", min=0, help="When it ends by itself.")
     ] = None,
-    new_model: Annotated[
-        bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
-    ] = False,
+    new_model: NewModel = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:

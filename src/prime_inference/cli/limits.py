@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from prime_inference.cli.failures import WrongUsage
-from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
+from prime_inference.cli.options import Command, Group, NewModel, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Terminal
 
 ONE = "{id, kind, limit, key_id, tenant, model, resets_at}"
@@ -48,9 +48,7 @@ def add(
     key: Annotated[str | None, typer.Option("--key", help="Of this key.")] = None,
     team: Annotated[str | None, typer.Option("--team", help="Of this tenant.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Of this model.")] = None,
-    new_model: Annotated[
-        bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
-    ] = False,
+    new_model: NewModel = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:

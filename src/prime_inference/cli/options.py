@@ -54,6 +54,9 @@ TextOrJson = Annotated[
         callback=one_of("--output", "text", "json"),
     ),
 ]
+NewModel = Annotated[
+    bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
+]
 
 ERROR_SHAPE = (
     "Errors, on stderr: {error: {message, type, param, code, hint?, status?, metadata?}};"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from prime_inference.cli.options import Command, Group, Plain, TableOrJson, json_help
+from prime_inference.cli.options import Command, Group, NewModel, Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Terminal
 
 ONE = (
@@ -74,9 +74,7 @@ def set_price(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Set it although it looks wrong.")
     ] = False,
-    new_model: Annotated[
-        bool, typer.Option("--new-model", help="The model is to come: its name is not looked up.")
-    ] = False,
+    new_model: NewModel = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:

@@ -201,15 +201,7 @@ def _server(
 
     if config is None:
         return compose.serve(options, announce, progress)
-    listen = compose.ListenOptions(
-        options.state_dir,
-        options.host,
-        options.port,
-        options.control_port,
-        drain_seconds=options.drain_seconds,
-        billing=options.billing,
-    )
-    fleet = compose_fleet.FleetOptions(listen, config.absolute())
+    fleet = compose_fleet.FleetOptions(options.listen, config.absolute())
     return compose_fleet.serve_fleet(fleet, options.cache_dir, announce, progress)
 
 

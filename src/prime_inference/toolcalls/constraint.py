@@ -75,12 +75,10 @@ def structural_tag(
 ) -> StructuralTag:
     """The structural tag for one request; kept with the tool set."""
     key = ("xgrammar", form.name, choice, parallel, reasoning)
-    built = tools.built.get(key)
-    if built is None:
-        built = _structural_tag(form, tools, choice, parallel and not choice.single, reasoning)
-        tools.keep(key, built)
-    assert isinstance(built, StructuralTag)
-    return built
+    several = parallel and not choice.single
+    return tools.kept(
+        key, StructuralTag, lambda: _structural_tag(form, tools, choice, several, reasoning)
+    )
 
 
 def gbnf(
@@ -93,12 +91,8 @@ def gbnf(
 ) -> Gbnf:
     """The llama.cpp grammar for one request; kept with the tool set."""
     key = ("llama.cpp", form.name, choice, parallel, reasoning)
-    built = tools.built.get(key)
-    if built is None:
-        built = _gbnf(form, tools, choice, parallel and not choice.single, reasoning)
-        tools.keep(key, built)
-    assert isinstance(built, Gbnf)
-    return built
+    several = parallel and not choice.single
+    return tools.kept(key, Gbnf, lambda: _gbnf(form, tools, choice, several, reasoning))
 
 
 class _Bodies:

@@ -57,15 +57,20 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class ToolFormat(ABC):
-    """One model family's way of writing tool calls."""
+    """One model family's way of writing tool calls.
 
-    name: str
-    models: str  # which models write so, for people
-    frame: Frame
-    think: tuple[str, str]
-    # Markers that are tokens of their own and make no sense in free text. A grammar keeps them
-    # out of the text around calls.
-    stray: tuple[str, ...]
+    `models` says which write so, for people. `stray` are markers that are tokens of their own
+    and make no sense in free text: a grammar keeps them out of the text around calls.
+    """
+
+    def __init__(
+        self, name: str, models: str, frame: Frame, stray: tuple[str, ...], think: tuple[str, str]
+    ) -> None:
+        self.name = name
+        self.models = models
+        self.frame = frame
+        self.stray = stray
+        self.think = think
 
     # grammar
 

@@ -44,11 +44,7 @@ class HeadedCall(ToolFormat):
         stray: tuple[str, ...] = (),
         think: tuple[str, str] = ("<think>", "</think>"),
     ) -> None:
-        self.name = name
-        self.models = models
-        self.frame = frame
-        self.stray = stray
-        self.think = think
+        super().__init__(name, models, frame, stray, think)
         self._before_arguments = before_arguments
         self._prefix = prefix
         self._numbered = numbered

@@ -57,11 +57,7 @@ class JsonCall(ToolFormat):
         stray: tuple[str, ...] = (),
         think: tuple[str, str] = ("<think>", "</think>"),
     ) -> None:
-        self.name = name
-        self.models = models
-        self.frame = frame
-        self.stray = stray
-        self.think = think
+        super().__init__(name, models, frame, stray, think)
         self._key = key
         self._before = before
         self._behind = behind

@@ -7,9 +7,9 @@ read, in `tools` and in `tool_choice`. Names are limited to what every format ca
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -56,6 +56,8 @@ class ToolChoice(msgspec.Struct, frozen=True):
 AUTO = ToolChoice()
 
 
+Constraint = TypeVar("Constraint")
+
 # A client uses a handful of choices with the same tools; one that tries many builds anew.
 _MOST_BUILT = 8
 
@@ -68,10 +70,18 @@ class ToolSet:
         self.by_name = {tool.name: tool for tool in tools}
         self.built: dict[object, object] = {}  # constraints, by what else they depend on
 
-    def keep(self, key: object, built: object) -> None:
-        if len(self.built) >= _MOST_BUILT:
-            self.built.clear()
-        self.built[key] = built
+    def kept(
+        self, key: object, kind: type[Constraint], build: Callable[[], Constraint]
+    ) -> Constraint:
+        """What `build` makes, made once for a key, and of one kind for it."""
+        built = self.built.get(key)
+        if built is None:
+            built = build()
+            if len(self.built) >= _MOST_BUILT:
+                self.built.clear()
+            self.built[key] = built
+        assert isinstance(built, kind)
+        return built
 
     def get(self, name: str) -> Tool | None:
         return self.by_name.get(name)
