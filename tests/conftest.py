@@ -1,4 +1,4 @@
-"""What holds for every test, however the suite was started; one Postgres for all of them."""
+"""What holds for every test, however the suite was started; what all of them share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.gateway.processes import Processes
     from tests.postgres_server import PostgresServer
 
 
@@ -19,6 +20,23 @@ def postgres_server() -> Iterator[PostgresServer]:
 
     with running_postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A gateway and an engine as child processes, shared by tests that only ask."""
+    from tests.gateway.processes import child_processes
+
+    with child_processes(tmp_path_factory.mktemp("processes")) as processes:
+        yield processes
+
+
+@pytest.fixture
+def processes(shared_processes: Processes) -> Iterator[Processes]:
+    """The shared processes, with an engine that behaves and remembers nothing."""
+    shared_processes.reset()
+    yield shared_processes
+    shared_processes.reset()
 
 
 def pytest_configure() -> None:

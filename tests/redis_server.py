@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -95,3 +97,13 @@ class RedisServer:
             return self.command("PING") in ("PONG", "True")
         except redis.ConnectionError:
             return False
+
+
+@contextmanager
+def running_redis(folder: Path, executable: Path | None = None) -> Iterator[RedisServer]:
+    """A server of `executable`, or of the first there is, until the end."""
+    server = RedisServer(executable or next(iter(executables().values())), folder)
+    try:
+        yield server
+    finally:
+        server.stop()

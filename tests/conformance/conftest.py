@@ -12,7 +12,7 @@ import pytest
 from prime_inference.adapters.memory.coordination import MemoryCoordination
 from prime_inference.adapters.redis.coordination import RedisCoordination
 from prime_inference.ports.coordination import Coordination
-from tests.redis_server import RedisServer, executables
+from tests.redis_server import RedisServer, executables, running_redis
 
 REDIS = executables()
 
@@ -27,9 +27,8 @@ def redis_or_memory(
     if request.param == "memory":
         yield None
         return
-    server = RedisServer(REDIS[request.param], tmp_path_factory.mktemp("redis"))
-    yield server
-    server.stop()
+    with running_redis(tmp_path_factory.mktemp("redis"), REDIS[request.param]) as server:
+        yield server
 
 
 @pytest.fixture
@@ -62,6 +61,5 @@ async def store(empty_store: MakeStore) -> Coordination:
 @pytest.fixture(params=REDIS)
 def redis_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
     """A server of the test's own, to be killed and frozen."""
-    server = RedisServer(REDIS[request.param], tmp_path)
-    yield server
-    server.stop()
+    with running_redis(tmp_path, REDIS[request.param]) as server:
+        yield server

@@ -15,16 +15,15 @@ from prime_inference.domain.sharing import Sharing
 from prime_inference.ports.coordination import BlockAsk, BlockGrant
 from tests.conformance.asks import LONG_S
 from tests.conformance.conftest import REDIS
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, running_redis
 
 
 @pytest.fixture(scope="module", params=REDIS)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RedisServer]:
-    server = RedisServer(REDIS[request.param], tmp_path_factory.mktemp("redis"))
-    yield server
-    server.stop()
+    with running_redis(tmp_path_factory.mktemp("redis"), REDIS[request.param]) as server:
+        yield server
 
 
 @st.composite

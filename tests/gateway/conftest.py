@@ -18,8 +18,8 @@ from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.domain.models import GatewayParser
 from prime_inference.engines.mock import MockEngine
 from prime_inference.gateway import tries
+from tests.redis_server import RedisServer, running_redis
 
-from .processes import Processes, child_processes
 from .running import OTHER_MODEL, RunningGateway, deployment, running
 
 StartGateway = Callable[..., Awaitable[RunningGateway]]
@@ -98,16 +98,8 @@ async def gateway(start_gateway: StartGateway, engine: MockEngine) -> RunningGat
     return await start_gateway(engine)
 
 
-@pytest.fixture(scope="session")
-def shared_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """A gateway and an engine as child processes, shared by tests that only ask."""
-    with child_processes(tmp_path_factory.mktemp("processes")) as processes:
-        yield processes
-
-
 @pytest.fixture
-def processes(shared_processes: Processes) -> Iterator[Processes]:
-    """The shared processes, with an engine that behaves and remembers nothing."""
-    shared_processes.reset()
-    yield shared_processes
-    shared_processes.reset()
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis of the test's own, to be killed and frozen."""
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server

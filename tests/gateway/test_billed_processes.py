@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from prime_inference.engines.mock import MockEngine
-from tests.redis_server import RedisServer, executables
+from tests.redis_server import RedisServer
 
 from .processes import COMMAND
 from .running import MESSAGES, MODEL
@@ -153,13 +153,6 @@ async def _outbox_bytes(client: httpx.AsyncClient, gateway: BilledGateway) -> st
     text = (await client.get(f"{gateway.endpoint['control_url']}/metrics")).text
     (line,) = [line for line in text.splitlines() if line.startswith("prime_outbox_bytes ")]
     return line.split()[1]
-
-
-@pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(next(iter(executables().values())), tmp_path)
-    yield server
-    server.stop()
 
 
 @pytest.mark.parametrize("store", ["with-redis", "redis-lost"])

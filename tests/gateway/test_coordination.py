@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-
-import pytest
 
 from prime_inference.adapters.redis.coordination import RedisCoordination
 from prime_inference.engines.mock import MockEngine, expected_text
 from prime_inference.ports.coordination import BlockAsk, BlockGrant
-from tests.redis_server import RedisServer, executables
+from tests.redis_server import RedisServer
 
 from .conftest import StartGateway
 from .running import MESSAGES, RunningGateway, deployment, running
-
-
-@pytest.fixture
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(next(iter(executables().values())), tmp_path_factory.mktemp("redis"))
-    yield server
-    server.stop()
 
 
 async def ask(server: RedisServer) -> BlockGrant:

@@ -12,7 +12,7 @@ import pytest
 from prime_inference.cli.status import show
 from prime_inference.cli.terminal import Terminal
 from prime_inference.engines.mock import MockEngine
-from tests.redis_server import RedisServer, executables
+from tests.redis_server import RedisServer
 
 from .conftest import StartGateway
 from .running import MODEL, RunningGateway, eventually
@@ -110,25 +110,21 @@ async def test_a_store_that_is_away_is_counted_shown_and_logged(
 async def test_a_wrong_password_of_redis_is_logged_and_shown_as_what_it_is(
     start_gateway: StartGateway,
     engine: MockEngine,
-    tmp_path: Path,
+    redis_server: RedisServer,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ):
-    server = RedisServer(next(iter(executables().values())), tmp_path)
-    try:
-        server.command("CONFIG", "SET", "requirepass", "secret")
-        gateway = await start_gateway(engine, redis_url=f"unix://:guess@{server.socket}")
-        await eventually(lambda: "the coordination store refuses: Redis says" in caplog.text, 20)
-        said = next(r.getMessage() for r in caplog.records if "refuses: Redis" in r.getMessage())
-        assert "WRONGPASS" in said
-        assert "password in the Redis URL is wrong" in said
-        view = await fleet(gateway)
-        assert "WRONGPASS" in view["store_error"]
-        show(view, Terminal(plain=True))
-        shown = capsys.readouterr()
-        assert "Coordination: Redis says WRONGPASS" in shown.out + shown.err
-    finally:
-        server.stop()
+    redis_server.command("CONFIG", "SET", "requirepass", "secret")
+    gateway = await start_gateway(engine, redis_url=f"unix://:guess@{redis_server.socket}")
+    await eventually(lambda: "the coordination store refuses: Redis says" in caplog.text, 20)
+    said = next(r.getMessage() for r in caplog.records if "refuses: Redis" in r.getMessage())
+    assert "WRONGPASS" in said
+    assert "password in the Redis URL is wrong" in said
+    view = await fleet(gateway)
+    assert "WRONGPASS" in view["store_error"]
+    show(view, Terminal(plain=True))
+    shown = capsys.readouterr()
+    assert "Coordination: Redis says WRONGPASS" in shown.out + shown.err
 
 
 async def fleet(gateway: RunningGateway) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest_asyncio
 
 from prime_inference.compose import BillingOptions
 from prime_inference.engines.mock import MockEngine
-from tests.redis_server import RedisServer, executables
+from tests.redis_server import RedisServer
 
 from .conftest import StartGateway
 from .running import MODEL, RunningGateway
@@ -282,13 +281,6 @@ async def test_over_its_tokens_a_team_spills_or_is_told(
     (seen,) = fleet.json()["reservations"]
     assert (seen["id"], seen["slots"], seen["in_flight"]) == (made["id"], 4, 0)
     assert (seen["tokens_per_second"], seen["tokens_left"]) == (1, 0)
-
-
-@pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(next(iter(executables().values())), tmp_path)
-    yield server
-    server.stop()
 
 
 async def test_gateways_draw_the_tokens_of_a_reservation_from_one_bucket(

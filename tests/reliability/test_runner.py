@@ -19,7 +19,7 @@ from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.runner import Canary, Runner, leased, wait_for_slot
 from prime_inference.reliability.settings import BreakerSettings, LeaseSettings, Settings
 from prime_inference.reliability.slots import Refusal, Slot
-from tests.redis_server import RedisServer, executables
+from tests.redis_server import RedisServer, executables, running_redis
 from tests.reliability.fleet import admit, deployment, fail
 
 REDIS = executables()
@@ -35,9 +35,8 @@ def server(
     if request.param == "memory":
         yield None
         return
-    server = RedisServer(REDIS[request.param], tmp_path_factory.mktemp("redis"))
-    yield server
-    server.stop()
+    with running_redis(tmp_path_factory.mktemp("redis"), REDIS[request.param]) as server:
+        yield server
 
 
 @pytest.fixture

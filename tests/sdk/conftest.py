@@ -1,4 +1,4 @@
-"""A gateway and an engine as child processes, and clients that users have, pointed at it."""
+"""Clients that users have, pointed at the gateway of `processes`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.gateway.processes import Processes, child_processes
-
-
-@pytest.fixture(scope="session")
-def shared_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with child_processes(tmp_path_factory.mktemp("processes")) as processes:
-        yield processes
-
-
-@pytest.fixture
-def processes(shared_processes: Processes) -> Iterator[Processes]:
-    """The shared processes, with an engine that behaves and remembers nothing."""
-    shared_processes.reset()
-    yield shared_processes
-    shared_processes.reset()
+from tests.gateway.processes import Processes
 
 
 @pytest.fixture
