@@ -15,7 +15,6 @@ import msgspec
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import answer_asks, reports_file
 from prime_inference.fleet.controller.controller import NOTICE_SECONDS, STEP_SECONDS, Controller
-from prime_inference.fleet.controller.datacenter import Datacenter
 from prime_inference.fleet.controller.kubernetes_client import KubernetesClient
 from prime_inference.fleet.controller.kubernetes_datacenter import KubernetesDatacenter
 from prime_inference.fleet.controller.lists import GatewayLists
@@ -62,36 +61,18 @@ async def control(
             for entry in fleet.datacenters
             if entry.kubernetes is not None
         }
-        monitoring = {
-            entry.id: entry.kubernetes.monitoring
-            for entry in fleet.datacenters
-            if entry.kubernetes is not None
-        }
         folders = {
             entry.id: StateFolder(state_dir / "fleets" / f"{fleet.name}.{entry.id}")
             for entry in fleet.datacenters
             if entry.kubernetes is None
         }
-        datacenters: list[Datacenter] = []
-        here: list[LocalDatacenter] = []
-        for name, client in clusters.items():
-            remote = KubernetesDatacenter(
-                name, client, fleet=fleet.name, monitoring=monitoring[name]
-            )
-            await remote.open()
-            stack.push_async_callback(remote.close)
-            datacenters.append(remote)
-        for name, place in folders.items():
-            local = LocalDatacenter(name, place, python=python, base=file.parent)
-            await local.open()
-            stack.push_async_callback(local.close, stop=False)
-            datacenters.append(local)
-            here.append(local)
+        remote = await _opened_clusters(fleet, clusters, stack)
+        here = await _opened_folders(folders, file.parent, python, stack)
         load = FrontendLoad()
         stack.push_async_callback(load.close)
         lists = GatewayLists(fleet, folder, clusters)
         controller = Controller(
-            datacenters,
+            [*remote, *here],
             lists.publish,
             before=lists.before(),
             surge={entry.id: entry.surge for entry in fleet.datacenters},
@@ -108,6 +89,37 @@ async def control(
         )
         stack.callback(asked.cancel)
         await _until(stop, background, controller, file, fleet)
+
+
+async def _opened_clusters(
+    fleet: Fleet, clusters: Mapping[str, KubernetesClient], stack: contextlib.AsyncExitStack
+) -> list[KubernetesDatacenter]:
+    """The datacenters that are clusters; closed with `stack`."""
+    monitoring = {
+        entry.id: entry.kubernetes.monitoring
+        for entry in fleet.datacenters
+        if entry.kubernetes is not None
+    }
+    opened = []
+    for name, client in clusters.items():
+        one = KubernetesDatacenter(name, client, fleet=fleet.name, monitoring=monitoring[name])
+        await one.open()
+        stack.push_async_callback(one.close)
+        opened.append(one)
+    return opened
+
+
+async def _opened_folders(
+    folders: Mapping[str, StateFolder], base: Path, python: str, stack: contextlib.AsyncExitStack
+) -> list[LocalDatacenter]:
+    """The datacenters on this machine; with `stack` they are closed, and what runs goes on."""
+    opened = []
+    for name, folder in folders.items():
+        one = LocalDatacenter(name, folder, python=python, base=base)
+        await one.open()
+        stack.push_async_callback(one.close, stop=False)
+        opened.append(one)
+    return opened
 
 
 async def _cache_reports(here: list[LocalDatacenter]) -> dict[str, CacheReport]:
