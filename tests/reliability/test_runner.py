@@ -99,6 +99,7 @@ async def test_every_replica_reacts_to_a_trip_of_one(start: StartReplica) -> Non
     fleet = [deployment("a"), deployment("b")]
     guards = [(await start(*fleet))[0] for _ in range(3)]
     await asyncio.sleep(0.1)
+    await _until(lambda: _has_leases(guards[0]))
     fail(guards[0], "a")
     await _until(lambda: all(guard.candidates("m")[0] == "b" for guard in guards))
 
@@ -106,6 +107,7 @@ async def test_every_replica_reacts_to_a_trip_of_one(start: StartReplica) -> Non
 async def test_a_breaker_closes_again_on_every_replica(start: StartReplica) -> None:
     fleet = [deployment("a"), deployment("b")]
     guards = [(await start(*fleet))[0] for _ in range(2)]
+    await _until(lambda: _has_leases(guards[0]))
     fail(guards[0], "a")
     for _ in range(200):
         for guard in guards:
