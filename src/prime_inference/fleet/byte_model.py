@@ -34,47 +34,8 @@ CHAT_TEMPLATE = (
 def write_byte_model(folder: Path, context_tokens: int) -> Path:
     """Write the folder's files anew; returns it."""
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = {_printable(byte): byte for byte in range(256)}
-    vocabulary |= {text: 256 + at for at, text in enumerate(SPECIAL)}
-    # no text becomes one of these, but each becomes a text, which names it
-    vocabulary |= {f"{SPACE}t{token}": token for token in range(len(vocabulary), VOCABULARY)}
-    added = [
-        {
-            "id": 256 + at,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for at, text in enumerate(SPECIAL)
-    ]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    tokenizer: dict[str, object] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": byte_level | {"use_regex": False},
-        "post_processor": None,
-        "decoder": byte_level | {"use_regex": False},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": vocabulary,
-            "merges": [],
-        },
-    }
     files = {
-        "tokenizer.json": tokenizer,
+        "tokenizer.json": _tokenizer(),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": SPECIAL[0],
@@ -96,6 +57,49 @@ def write_byte_model(folder: Path, context_tokens: int) -> Path:
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     return folder
+
+
+def _tokenizer() -> dict[str, object]:
+    """A token for each byte, the special ones, and names for the rest."""
+    vocabulary = {_printable(byte): byte for byte in range(256)}
+    vocabulary |= {text: 256 + at for at, text in enumerate(SPECIAL)}
+    # no text becomes one of these, but each becomes a text, which names it
+    vocabulary |= {f"{SPACE}t{token}": token for token in range(len(vocabulary), VOCABULARY)}
+    added = [
+        {
+            "id": 256 + at,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for at, text in enumerate(SPECIAL)
+    ]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": byte_level | {"use_regex": False},
+        "post_processor": None,
+        "decoder": byte_level | {"use_regex": False},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": [],
+        },
+    }
 
 
 def _printable(byte: int) -> str:
