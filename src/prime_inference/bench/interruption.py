@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does; the exit code is 143."""
+    """SIGTERM ends a run as Ctrl-C does; the exit code is 143.
+
+    It becomes SIGINT, the one signal for which asyncio cancels what runs.
+    """
     told = False
 
     def tell(*_: object) -> None:

@@ -44,7 +44,8 @@ def private_server(model: str) -> Iterator[tuple[Settings, str]]:
 def unwinding_at_the_end() -> Iterator[None]:
     """SIGTERM and SIGHUP end this process as Ctrl-C does, tidying up, not on the spot.
 
-    Of the main thread only. A signal that is ignored or handled already stays so.
+    Not by way of SIGINT, which in a conversation stops an answer only. Of the main thread only.
+    A signal that is ignored or handled already stays so.
     """
 
     def end(number: int, frame: object) -> NoReturn:
