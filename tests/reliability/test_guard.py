@@ -469,8 +469,10 @@ def test_a_failed_probe_ejects_for_longer() -> None:
 
 
 def probed_soon(fleet: Fleet, name: str) -> bool:
-    """Whether a replica offers it for a probe in the next 3 s; none does so all the time."""
+    """Whether a replica offers it to requests for a probe within 3 s; none does all the time."""
     for _ in range(12):
+        for guard in fleet.guards:
+            guard.began("m")
         fleet.advance(0.25)
         if any(guard.candidates("m")[0] == name for guard in fleet.guards):
             return True
@@ -511,6 +513,21 @@ def test_a_prober_that_died_does_not_keep_the_breaker_open() -> None:
     fleet.guards = [guard for guard in fleet.guards if guard.status()[0].in_flight == 0]
     fleet.advance(14)
     assert probed_soon(fleet, "a")
+
+
+def test_a_replica_without_requests_keeps_no_slot_for_a_probe_that_only_they_could_be() -> None:
+    fleet = Fleet(deployment("a", slots=1), deployment("b"), replicas=2)
+    idle, busy = fleet.guards
+    admit(idle, "a").release()
+    fail(idle, "a")
+    fleet.settle()
+    leased = []
+    for _ in range(160):
+        busy.began("m")
+        fleet.advance(0.25)
+        leased.append(idle.status()[0].leased)
+    assert set(leased[-80:]) == {0}
+    assert isinstance(busy.admit("a"), Slot)
 
 
 def test_a_canary_probes_instead_of_requests() -> None:

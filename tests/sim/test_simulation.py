@@ -23,6 +23,7 @@ from prime_inference.reliability.deployment import DeploymentGuard
 from prime_inference.reliability.model_pool import ModelPool
 from prime_inference.reliability.reserved_lease import ReservedLease
 from prime_inference.reliability.slots import Priority, Slot
+from prime_inference.reliability.waiting import Waiter, WaitingLine
 from tests.sim import store
 from tests.sim.simulation import Simulation
 
@@ -127,10 +128,10 @@ def _leaks_slots_of_clients_that_leave(patch: Patch) -> None:
 
 
 def _rests_under_long_answers(patch: Patch) -> None:
-    def careless(self: DeploymentGuard) -> bool:
+    def careless(self: DeploymentGuard, *, canary: bool) -> bool:
         return self.lease.resting or (self.lease.ready and self.lease.unused)
 
-    patch.setattr(DeploymentGuard, "may_rest", property(careless))
+    patch.setattr(DeploymentGuard, "may_rest", careless)
     ask = BlockLease.ask
 
     def silent(self: BlockLease, in_flight: int, now: float, *, rest: bool = False) -> BlockAsk:
@@ -172,17 +173,6 @@ def _takes_a_part_that_others_may_have(patch: Patch) -> None:
     patch.setattr(BlockLease, "_safe_capacity", BlockLease._part)
 
 
-def _grants_what_others_keep(patch: Patch) -> None:
-    lease = BlockPool.lease
-
-    def forgetful(self: BlockPool, ask: BlockAsk, now: float) -> BlockGrant:
-        grant = lease(self, ask, now)
-        self._blocks[ask.block].held = max(grant.granted, ask.has, ask.in_flight)
-        return grant
-
-    patch.setattr(BlockPool, "lease", forgetful)
-
-
 def _takes_its_own_absence_for_the_end_of_leases(patch: Patch) -> None:
     patch.setattr(BlockPool, "_is_awaited", lambda self, block: False)
 
@@ -195,6 +185,17 @@ def _serves_batch_first(patch: Patch) -> None:
         return next_served(self, other, *rest)
 
     patch.setattr(ModelPool, "_next_served", reversed_)
+
+
+def _lets_newcomers_go_before_answers_that_have_begun(patch: Patch) -> None:
+    join = WaitingLine.join
+
+    def at_the_end(self: WaitingLine, waiter: Waiter) -> None:
+        begun, waiter.begun = waiter.begun, False
+        join(self, waiter)
+        waiter.begun = begun
+
+    patch.setattr(WaitingLine, "join", at_the_end)
 
 
 DEFECTS: dict[Callable[[Patch], None], int] = {
@@ -214,9 +215,9 @@ DEFECTS: dict[Callable[[Patch], None], int] = {
     _gives_owners_any_number: 213,
     _forgets_closed_reservations_with_requests: 633,
     _takes_a_part_that_others_may_have: 4,
-    _grants_what_others_keep: 347,
     _takes_its_own_absence_for_the_end_of_leases: 88,
     _serves_batch_first: 555,
+    _lets_newcomers_go_before_answers_that_have_begun: 60,
 }
 """And a seed that notices it, tried before all others: it may change with the code."""
 

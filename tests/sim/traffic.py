@@ -10,7 +10,7 @@ from functools import partial
 
 from prime_inference.reliability.outcome import Outcome
 from prime_inference.reliability.reserved_capacity import ReservedWaiter
-from prime_inference.reliability.slots import Priority, Refusal, Slot
+from prime_inference.reliability.slots import Priority, Reason, Refusal, Slot
 from prime_inference.reliability.waiting import Waiter
 from tests.sim.engine import FIRST_TOKEN_LIMIT_S, Course, End, Engine
 from tests.sim.network import Network
@@ -18,6 +18,7 @@ from tests.sim.replica import Replica
 from tests.sim.tries import Tries
 from tests.sim.world import World
 
+MOST_WAITS = 5  # of a second each: gateway/tries.py, LONGEST_PAUSE
 OUTCOMES = {
     End.ANSWERED: Outcome.ANSWERED,
     End.FAILED: Outcome.FAILED,
@@ -55,6 +56,8 @@ class Books:
     asks: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # for shared slots
     latest_batch: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By replica and model: the last to ask of the batch requests that were admitted."""
+    cut_off: Counter[tuple[str, str, Priority]] = field(default_factory=Counter)
+    """By replica, model and class: answers that have begun and wait for a slot to go on."""
 
 
 class Request:
@@ -86,6 +89,8 @@ class Request:
         self._waiter: Waiter | None = None
         self._reserved_waiter: ReservedWaiter | None = None
         self._asked = 0  # in the order of all who asked for shared slots
+        self._begun = False  # a client has a part of the answer
+        self._waits = 0  # in a row
         self._ended = False
         books.begun += 1
         books.unfinished.add(self)
@@ -118,12 +123,14 @@ class Request:
             if isinstance(slot, Slot):
                 self._start(slot)
                 return
-        waiter = guard.wait(self._model, self._priority, self._delivered)
+        waiter = guard.wait(self._model, self._priority, self._delivered, begun=self._begun)
         if isinstance(waiter, Refusal):
             assert waiter.retry_after_s > 0
+            assert not self._begun or waiter.reason is Reason.DRAINED
             self._refused()
         else:
             self._waiter = waiter
+            self._books.cut_off[self._line] += self._begun
 
     def leave(self) -> None:
         """The client goes away."""
@@ -133,6 +140,7 @@ class Request:
             assert self._replica.guard.reserved.leave(self._reserved_waiter)
         elif self._waiter is not None:
             assert self._replica.guard.leave(self._model, self._waiter)
+            self._books.cut_off[self._line] -= self._begun
         elif self._attempt is not None:
             self._close(self._attempt)
         self._end("left")
@@ -140,6 +148,8 @@ class Request:
     def vanish(self) -> None:
         """The replica died, and the request with it."""
         if not self._ended:
+            if self._waiter is not None:
+                self._books.cut_off[self._line] -= self._begun
             if self._attempt is not None:
                 self._forget(self._attempt)
             self._end("vanished")
@@ -169,16 +179,25 @@ class Request:
         assert self._waiter is not None
         assert not self._ended
         self._waiter = None
-        if isinstance(result, Refusal):
-            self._refused()
-        else:
+        self._books.cut_off[self._line] -= self._begun
+        if isinstance(result, Slot):
+            assert self._begun or not self._books.cut_off[self._line], "a newcomer went first"
             self._start(result)
+        elif self._begun and self._waits < MOST_WAITS:
+            self._waits += 1
+            self._world.after(0, self._replica.do, self._again)
+        else:
+            self._refused()
 
     def _refused(self) -> None:
         """No batch request that came later may have got what an interactive one did not."""
         if self._priority is Priority.INTERACTIVE:
             assert self._books.latest_batch[self._place] < self._asked, "batch went first"
         self._end("refused")
+
+    @property
+    def _line(self) -> tuple[str, str, Priority]:
+        return *self._place, self._priority
 
     @property
     def _place(self) -> tuple[str, str]:
@@ -188,6 +207,7 @@ class Request:
         if slot.priority is Priority.BATCH:
             latest = self._books.latest_batch
             latest[self._place] = max(latest[self._place], self._asked)
+        self._waits = 0
         name = slot.deployment
         self._tries.started(name)
         attempt = self._attempt = Attempt(self._replica, name, slot)
@@ -211,6 +231,7 @@ class Request:
     def _first_token(self, attempt: Attempt) -> None:
         if attempt is self._attempt:
             attempt.slot.first_token()
+            self._begun = True
             self._books.probes[attempt.deployment].discard(attempt)
 
     def _finish(self, attempt: Attempt, end: End) -> None:

@@ -66,8 +66,11 @@ class Coordinator:
         random: Random,
         deployments: Mapping[str, DeploymentGuard],
         sequences: Iterator[int],
+        *,
+        canary: bool,
     ) -> None:
         self.replica = replica
+        self._canary = canary
         self.failures_in_a_row = 0
         self._settings = settings
         self._random = random
@@ -105,8 +108,9 @@ class Coordinator:
             commands.append(self.return_blocks(self._removed))
             self._removed.clear()
         for deployment in self._deployments.values():
-            # a probe needs a slot; and without a store the next request would wait in vain
-            if deployment.breaker.state is not BreakerState.CLOSED or self.store_is_away:
+            # a canary needs a slot; and without a store the next request would wait in vain
+            is_open = deployment.breaker.state is not BreakerState.CLOSED
+            if (is_open and self._canary) or self.store_is_away:
                 deployment.lease.wake(now)
         asks = self._asks(now)
         for deployment in self._deployments.values():
@@ -134,7 +138,11 @@ class Coordinator:
             return []
         settings = self._settings.lease
         soon = now + settings.ttl_s * settings.renew_at / 2
-        awake = {d.model for d in deployments if not d.may_rest or d.lease.ask_at > soon}
+        awake = {
+            d.model
+            for d in deployments
+            if not d.may_rest(canary=self._canary) or d.lease.ask_at > soon
+        }
         may_rest = not self.store_is_away
         return [
             lease.ask(in_flight, now, rest=may_rest and d.model not in awake)

@@ -95,11 +95,10 @@ class DeploymentGuard:
             return breaker.opened_at
         return self.found_down_at
 
-    @property
-    def may_rest(self) -> bool:
-        """Whether slots are needed neither by requests nor by probes."""
+    def may_rest(self, *, canary: bool) -> bool:
+        """Whether slots are needed neither by requests nor by canaries, if such are sent."""
         lease = self.lease
-        if self.in_flight or self.breaker.state is not BreakerState.CLOSED:
+        if self.in_flight or (canary and self.breaker.state is not BreakerState.CLOSED):
             return False
         return lease.resting or (lease.ready and lease.unused)
 

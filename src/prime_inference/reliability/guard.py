@@ -73,7 +73,7 @@ class Guard:
         self._draining = self._roster.draining
         self._models = self._roster.pools
         self._coordinator = Coordinator(
-            replica, settings, random, self._deployments, self._sequences
+            replica, settings, random, self._deployments, self._sequences, canary=canary
         )
         self.reserved = ReservedCapacity(
             replica, settings, clock, self._deployments, self._sequences,
