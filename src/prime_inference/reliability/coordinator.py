@@ -96,8 +96,11 @@ class Coordinator:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody asks for anything on this replica."""
-        return all(deployment.lease.resting for deployment in self._deployments.values())
+        """Whether nobody asks for anything on this replica, and nothing is about to change."""
+        return all(
+            each.lease.resting and each.breaker.state is BreakerState.CLOSED
+            for each in self._deployments.values()
+        )
 
     # --- commands ---
 
