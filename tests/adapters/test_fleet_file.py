@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from prime_inference.adapters.files.fleet_changes import FleetChanges
 from prime_inference.adapters.files.fleet_file import FleetFile
 from prime_inference.compose import ENGINE_PARAMETERS
 from prime_inference.domain.fleet import FleetInvalid, Override
@@ -232,6 +233,17 @@ def test_edits_in_force_are_told_and_idle_ones_are_not(tmp_path: Path):
     assert [one.change for one in file.overrides()] == ["moved", "resumed"]
     file.remove("east-1")
     assert file.overrides() == [Override("east-1", "removed")]
+
+
+def test_an_id_that_only_an_operator_had_added_and_removed_is_free_for_the_file(tmp_path: Path):
+    file = source(tmp_path, PLAIN)
+    file.add(SECOND)
+    file.drain("east-2", draining=True)
+    file.remove("east-2")
+    assert FleetChanges.load(tmp_path / "changes.json") == FleetChanges()
+    entry = PLAIN[PLAIN.index("[[deployments]]") :].replace("east-1", "east-2")
+    (tmp_path / "fleet.toml").write_text(PLAIN + entry)
+    assert [one.id for one in file.read().deployments] == ["east-1", "east-2"]
 
 
 def test_changes_that_are_damaged_are_said(tmp_path: Path):

@@ -62,12 +62,14 @@ async def test_the_engines_retry_after_is_passed_on(
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
-        ("retry-after: Wed, 21 Oct 2099 07:28:00 GMT", 1),
+        ("retry-after: Wed, 21 Oct 2099 07:28:00 GMT", 3600),
+        ("retry-after: Wed, 21 Oct 1999 07:28:00 GMT", 1),
+        ("retry-after: Wed, 99 Oct 2099 07:28:00 GMT", 1),
         ("retry-after: inf", 1),
         ("retry-after: -5", 1),
         ("retry-after: nan", 1),
         ("retry-after: 99999999999999999999999", 3600),
-        ("retry-after: 0", 0),
+        ("retry-after: 0", 1),
         ("x-nothing: 1", 1),
     ],
 )

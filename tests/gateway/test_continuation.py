@@ -5,6 +5,7 @@ The mock engine's text is known beforehand, so a seam can be told by comparing.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,7 +20,15 @@ from prime_inference.engines.mock import MockEngine, expected_text, expected_usa
 from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
-from .running import CONTEXT_TOKENS, MESSAGES, RunningGateway, Streamed, deployment, running
+from .running import (
+    CONTEXT_TOKENS,
+    MESSAGES,
+    RunningGateway,
+    Streamed,
+    deployment,
+    eventually,
+    running,
+)
 from .scripted_engine import DONE, delta, event, scripted
 
 SHORT = ClockLimits(connect=1, first_token=2, idle=0.3, tail=0.3, total=10)
@@ -134,6 +143,25 @@ async def test_an_answer_may_move_as_often_as_it_comes_further(
     streamed = await gateway.stream(stream_options={"include_usage": True})
     check_seamless(streamed)
     assert len(engine.requests) + len(spare.requests) == 8  # seven times four, and the rest
+
+
+async def test_an_answer_that_was_cut_off_has_the_slot_that_this_freed_before_a_newcomer(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare, slots=1)
+    engine.behave(f"cut-after-4.pace-20ms.answer-{TOKENS}.first-1")
+    spare.behave("pace-50ms.answer-40")
+    cut = asyncio.ensure_future(gateway.stream(stream_options={"include_usage": True}))
+    await eventually(lambda: len(engine.requests) == 1)
+    other = asyncio.ensure_future(gateway.chat())
+    await eventually(lambda: len(spare.requests) == 1)
+    engine.behave(f"pace-20ms.answer-{TOKENS}")  # what goes on is not cut
+    await eventually(lambda: engine.requests[0].outcome == "cut")
+    newcomer = await gateway.chat()
+    check_seamless(await cut)
+    assert engine.requests[1].path == "/v1/completions"  # by the tokens so far
+    assert newcomer.status_code in {200, 503}  # it waited, or was told when to come
+    assert (await other).status_code == 200
 
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 6, 29, 30, 31])

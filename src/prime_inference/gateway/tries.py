@@ -95,6 +95,7 @@ class Tries:
         if came_further:  # it may fail as often again
             self._pieces = self._run.pieces
             self._cut, self._count = failure, 0 if isinstance(failure, SlotRecalled) else 1
+            self._failures.clear()  # of the try that is over: what matters is who has room now
         able = self._able().keys()
         if not able - {self._last}:
             failure.details.setdefault("not_continued", "no_other_deployment")
@@ -118,7 +119,7 @@ class Tries:
         if untried is None and self._unreached:
             untried = self._ejected()
         if untried is None and self._all_are_full():
-            return await self._wait()
+            return self._affordable(*await self._wait())
         if untried is None:
             untried = self._ejected()
         if untried is None:
@@ -127,10 +128,16 @@ class Tries:
         if untried is None:
             raise self._worst()
         slot = reserved.admit(self._guard, self._run, untried.deployment.id)
+        return self._affordable(untried, slot)
+
+    def _affordable(
+        self, upstream: Upstream, slot: Slot | Refusal
+    ) -> tuple[Upstream, Slot | Refusal]:
+        """That place, if one more try may be made. Raises UpstreamFailure."""
         if isinstance(slot, Slot) and not self._may_try():
             slot.release()
             raise self._worst()
-        return untried, slot
+        return upstream, slot
 
     def refuge(self, left: Upstream, *, committed: bool, came_further: bool) -> Place | None:
         """Another deployment and a slot of it, for the try under way on one that is down.
@@ -218,9 +225,10 @@ class Tries:
             elif self._cut is None:
                 raise slot.error(self._run.model)
             elif slot.reason is Reason.DRAINED:  # nothing will come
-                raise self._cut
+                raise self._worst()
             self._paused += asyncio.get_running_loop().time() - since
             if self._cut is not None and self._paused >= LONGEST_PAUSE:
+                self._cut.details.setdefault("not_continued", "no_room")
                 raise self._cut
 
     async def _slot_soon(self) -> Slot | Refusal:
@@ -268,6 +276,7 @@ class Tries:
 
     def _worst(self) -> UpstreamFailure:
         if self._cut is not None:  # not that nobody could go on
+            self._cut.details.setdefault("not_continued", "no_other_deployment")
             return self._cut
         return min(self._failures or self._earlier, key=_says_less)
 

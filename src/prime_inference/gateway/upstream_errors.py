@@ -7,6 +7,8 @@ that of a server error is not: it can hold addresses, paths and other tenants' d
 from __future__ import annotations
 
 import re
+import time
+from email.utils import parsedate_to_datetime
 
 import msgspec
 from msgspec import Raw, Struct
@@ -103,6 +105,10 @@ def _parse(body: bytes) -> _ErrorBody:
 
 
 def _seconds(retry_after: bytes | None) -> float:
-    """A Retry-After in seconds; 1 s where it is missing or a date."""
-    text = (retry_after or b"1").strip()
-    return min(float(text), MAX_RETRY_SECONDS) if text.isdigit() else 1.0
+    """A Retry-After in seconds, 1 at the least; 1 where it is missing or none."""
+    text = (retry_after or b"").strip().decode("latin-1")
+    try:
+        found = parsedate_to_datetime(text).timestamp() - time.time()
+    except (TypeError, ValueError):
+        found = float(text) if text.isdecimal() else 0.0
+    return min(max(found, 1.0), MAX_RETRY_SECONDS)

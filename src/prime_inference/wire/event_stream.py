@@ -15,7 +15,7 @@ class EventStream:
 
     def __init__(self, response: Response) -> None:
         content_type = response.header(b"content-type") or b""
-        if not content_type.startswith(b"text/event-stream"):
+        if not content_type.lower().startswith(b"text/event-stream"):
             raise UpstreamMalformed("The upstream's answer is not an event stream.")
         self._response = response
         self._framer = SseFramer()

@@ -105,6 +105,13 @@ class FleetChanges(Struct, frozen=True, forbid_unknown_fields=True):
         draining = {key: value for key, value in self.draining.items() if key != name}
         return FleetChanges(deployments, draining, self.removed | {name})
 
+    def fitting(self, values: Mapping[str, Any]) -> FleetChanges:
+        """Without what is of deployments that neither the file nor these changes have."""
+        in_file = by_id(values).keys()
+        known = in_file | self.deployments.keys()
+        draining = {name: value for name, value in self.draining.items() if name in known}
+        return FleetChanges(self.deployments, draining, self.removed & in_file)
+
 
 def by_id(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The tables of deployments that can be named; what is malformed is left for its reader."""

@@ -164,7 +164,7 @@ class FleetFile:
 
     def _change(self, change: Callable[[FleetChanges], FleetChanges]) -> None:
         before = FleetChanges.load(self._changes_path)
-        after = change(before)
+        after = change(before).fitting(self._values())
         self._read(after)
         after.save(self._changes_path)
         self._before = before
