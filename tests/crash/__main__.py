@@ -23,7 +23,8 @@ def run(folder: Path, ledger_at: str, generations: int, crashes: int, seed: int)
     migrate(database)
     database.close()
     with campaign(folder, ledger_at) as lives:
-        assert not lives.live(10)
+        for _ in range(2):  # the first finds empty tables
+            assert not lives.live(10)
         ten_generations = lives.steps
         while lives.crashes < crashes:
             lives.live(100, crash_at=random.randint(1, 2 * ten_generations))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,9 @@ from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.adapters.sqlite.database import SqliteDatabase
 from tests.postgres_server import PostgresServer
 
-from .campaign import campaign
+from .campaign import Campaign, campaign
+from .defects import NOTICED
+from .traffic import PAID, TENANTS, Request
 from .worker import open_database
 
 CRASHES = 20  # `make crash` takes 1,000
@@ -57,3 +60,32 @@ def test_random_crashes_lose_and_repeat_nothing(tmp_path: Path, ledger_at: str):
         found = lives.audit()
     assert found.crashes == CRASHES
     assert found.whole > CRASHES
+
+
+def test_each_pool_has_its_share_of_what_is_crashed():
+    requests = [Request(number, 1) for number in range(1, 106)]
+    assert {(each.pool, each.outcome) for each in requests if each.tenant == TENANTS[0]} == {
+        (pool, outcome) for pool in PAID for outcome in ("complete", "cancelled")
+    }
+
+
+@pytest.mark.parametrize("plant", NOTICED, ids=lambda plant: plant.__name__)
+def test_a_planted_defect_is_noticed(plant: Any, tmp_path: Path):
+    where = str(tmp_path / "ledger.db")
+    database = open_database(where)
+    migrate(database)
+    database.close()
+    with campaign(tmp_path, where, plant.__name__) as lives:  # noqa: SIM117
+        with pytest.raises(AssertionError, match=NOTICED[plant]):
+            crash_and_audit(lives)
+
+
+def crash_and_audit(lives: Campaign) -> None:
+    """Most defects need no crash to be noticed."""
+    random = Random(4)
+    assert not lives.live(40)
+    steps = lives.steps
+    lives.audit()
+    while lives.crashes < CRASHES:
+        lives.live(100, crash_at=random.randint(1, steps))
+    lives.audit()
