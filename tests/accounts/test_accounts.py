@@ -9,6 +9,7 @@ import pytest
 
 from prime_inference.accounts.audit import first_break
 from prime_inference.accounts.directory import Directory
+from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.accounts import SqlAccounts
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
@@ -16,7 +17,7 @@ from prime_inference.domain import keys as api_keys
 from prime_inference.domain.accounts import Role, Tenant
 from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import Scope
-from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.domain.limits import MOST_AMOUNT, Limit, LimitKind
 from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.ports.accounts import AccountExists, UnknownAccount
 from prime_inference.ports.ledger import Transfer, TransferKind
@@ -134,6 +135,28 @@ def test_a_prepaid_tenant_may_spend_what_it_has_paid_in(database: Database, acco
     assert accounts.audit(10)[-1].action == "tenant.payment"
     with pytest.raises(UnknownAccount):
         accounts.set_payment("nobody", "prepaid", "admin", 1.0)
+
+
+def test_what_a_tenant_has_ever_paid_in_is_exact_beyond_64_bits(
+    database: Database, accounts: SqlAccounts
+):
+    with_team(accounts)
+    own = "tenant:team_1"
+    moved = [("credit", "cash", own), ("usage", own, "revenue"), ("adjustment", "adjustments", own)]
+    for kind, debit, credit in moved:  # no balance leaves 64 bits on its way
+        with database.transaction() as transaction:
+            ((batch,),) = transaction.rows(statements.NEW_BATCH, source="r1", now=1)
+            rows = [
+                ("team_1", str(number), kind, debit, credit, 2**52 - 1, 1, "", "", batch)
+                for number in range(1500)
+            ]
+            transaction.insert_new("transfer", (*statements.TRANSFER_COLUMNS, "batch"), rows)
+            transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
+    accounts.set_payment("team_1", "prepaid", "admin", 1.0)
+    records = accounts.load()
+    assert records.paid == {"team_1": 3000 * (2**52 - 1)}
+    (limit,) = Directory.of(records).limits("k", "team_1", "m")
+    assert limit.most == MOST_AMOUNT
 
 
 def test_names_and_versions_are_taken_once(accounts: SqlAccounts):

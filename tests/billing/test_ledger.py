@@ -250,6 +250,75 @@ def test_the_proof_holds_where_all_that_moved_leaves_64_bits(database: Database)
     assert len(ledger.verify().problems) == 3
 
 
+def test_the_proof_holds_at_both_ends_of_64_bits(database: Database):
+    ledger = SqlLedger(database)
+    with database.transaction() as transaction:
+        ((batch,),) = transaction.rows(statements.NEW_BATCH, source="r1", now=1)
+        columns = (*statements.TRANSFER_COLUMNS, "batch")
+        row = ("team-a", "all", "credit", CASH, tenant_account("team-a"))
+        transaction.insert_new("transfer", columns, [(*row, MOST, 1, "", "", batch)])
+        transaction.run(statements.BALANCES_OF_TRANSFERS, batch=batch)
+    ledger.transfer(credit(1, "the last", "team-b"))
+    assert ledger.balance(CASH) == -MOST - 1
+    assert ledger.verify().sound
+
+
+def test_sums_of_usage_are_exact_beyond_64_bits(database: Database):
+    ledger = SqlLedger(database)
+    ledger.apply("r1", [event(1), event(2, tenant="team-b"), event(3, tenant="team-c")], 5)
+    tokens = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cost")
+    with database.transaction() as transaction:
+        transaction.run(
+            f"UPDATE usage_day SET {', '.join(f'{name} = :most' for name in tokens)}", most=MOST
+        )
+    (total,) = ledger.usage((), UsageFilter())
+    assert [getattr(total, name) for name in tokens] == [3 * MOST] * len(tokens)
+    assert [row.cost for row in ledger.usage(("tenant",), UsageFilter())] == [MOST] * 3
+
+
+DAMAGED = [
+    *(
+        f"UPDATE {table} SET {column} = {amount}"
+        for table, column in (
+            ("balance", "amount"), ("usage_day", "requests"), ("usage_day", "cost"),
+            ("usage_day", "completion_tokens"),
+        )
+        for amount in (":most", "-:most - 1")
+    ),
+    "INSERT INTO usage_event SELECT tenant, 'x' || generation, kind, key_id, model, deployment,"
+    " pool, route, outcome, streamed, price_version, :most, :most, :most, :most, :most, at,"
+    " first_token_us, duration_us, batch, estimated FROM usage_event",
+    "INSERT INTO transfer SELECT tenant, 'x' || reference, 'credit', debit, credit, :most, at,"
+    " about, memo, batch FROM transfer",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_leaves_64_bits_in_damaged_tables_is_a_problem_and_no_failure(
+    database: Database, damage: str
+):
+    ledger = SqlLedger(database)
+    ledger.apply("r1", [event(1), event(2), event(3)], 5)
+    with database.transaction() as transaction:
+        transaction.run(damage, most=MOST)
+    found = ledger.verify()
+    assert not found.sound
+    added = 3 * MOST if "INTO usage_event" in damage else 0
+    assert found.event_cost == 3 * event().cost + added
+
+
+def test_no_batch_of_events_is_so_large_that_its_sums_leave_64_bits(ledger: SqlLedger):
+    many = [structs.replace(event(n), cost=2**52, prompt_tokens=2**32) for n in range(2048)]
+    with pytest.raises(EventsRefused, match="2047"):
+        ledger.apply("r1", many, 5)
+    assert ledger.balance(REVENUE) == 0
+    assert ledger.apply("r1", many[1:], 5).fresh == 2047
+    assert ledger.balance(REVENUE) == 2047 * 2**52
+    with pytest.raises(EventsRefused):
+        ledger.apply("r1", many[:1], 5)
+    assert ledger.verify().sound
+
+
 def test_shippers_at_the_same_time_apply_each_event_once(open_database: OpenDatabase):
     first = open_database()
     migrate(first)

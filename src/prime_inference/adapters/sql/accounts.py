@@ -57,7 +57,10 @@ class SqlAccounts:
                 [_key(row) for row in _all(transaction, "api_key", KEY)],
                 [_price(row) for row in _all(transaction, "price", PRICE)],
                 [_limit(row) for row in _all(transaction, "usage_limit", LIMIT)],
-                {tenant: int(paid) for tenant, paid in transaction.rows(statements.PAID)},
+                {
+                    tenant: statements.whole(upper, lower)
+                    for tenant, upper, lower in transaction.rows(statements.PAID)
+                },
                 [_reservation(row) for row in _all(transaction, "reservation", RESERVATION)],
             )
 

@@ -32,6 +32,7 @@ MOST_OF = {
     ),
     "cost": MOST_AMOUNT,
 }
+MOST_EVENTS = 2**63 // MOST_AMOUNT - 1  # at a time: no sum of theirs leaves 64 bits
 MOST_PROBLEMS = 20  # of each kind that `verify` names; a broken ledger has millions
 
 
@@ -42,6 +43,8 @@ class SqlLedger:
         self._database = database
 
     def apply(self, source: str, events: Sequence[UsageEvent], now: int) -> Applied:
+        if len(events) > MOST_EVENTS:
+            raise EventsRefused(f"more than {MOST_EVENTS} events at a time")
         for event in events:
             _require_amounts(event)
         ordered = sorted(events, key=_identity)  # two shippers lock the same rows in one order
@@ -128,7 +131,7 @@ class SqlLedger:
         statement, parameters = statements.usage(group_by, where)
         count = len(group_by)
         return [
-            UsageSum(tuple(row[:count]), *(int(value or 0) for value in row[count:]))
+            UsageSum(tuple(row[:count]), *map(statements.whole, row[count::2], row[count + 1 :: 2]))
             for row in self._read(statement, **parameters)
         ]
 
@@ -138,14 +141,14 @@ class SqlLedger:
             for meaning, statement in statements.PROBLEMS.items():
                 rows = transaction.rows(statement, limit=MOST_PROBLEMS)
                 problems += [f"{meaning}: {' '.join(map(str, row))}" for row in rows]
-            ((events, event_cost),) = transaction.rows(statements.EVENT_TOTALS)
+            ((events, *event_cost),) = transaction.rows(statements.EVENT_TOTALS)
             ((transfers, accounts),) = transaction.rows(statements.COUNTS)
             revenue = transaction.rows(statements.BALANCE, account=REVENUE)
         return Verification(
             int(events),
             int(transfers),
             int(accounts),
-            int(event_cost),
+            statements.whole(*event_cost),
             int(revenue[0][0]) if revenue else 0,
             tuple(problems),
         )

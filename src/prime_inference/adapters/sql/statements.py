@@ -17,6 +17,30 @@ SUMS = (
 )  # fmt: skip
 GROUPS = ("day", "key_id", "model", "pool", "tenant")
 
+HALF_BITS = 32
+HALF = 2**HALF_BITS
+
+
+def halves(value: str, sign: str = "") -> tuple[str, str]:
+    """The sums of the upper and of the lower halves of 64-bit numbers; `whole` puts them together.
+
+    SQLite's own sum fails beyond 64 bits, and where only the way to it leaves them. These hold
+    for two billion rows.
+    """
+    return f"sum({sign}({value} >> {HALF_BITS}))", f"sum({sign}({value} & {HALF - 1}))"
+
+
+def whole(upper: int | None, lower: int | None) -> int:
+    """The exact sum, whatever its size; 0 of no rows."""
+    return (int(upper or 0) << HALF_BITS) + int(lower or 0)
+
+
+def not_zero(value: str, sign: str = "") -> str:
+    """Whether a group's numbers add up to anything else than nothing."""
+    upper, lower = halves(value, sign)
+    return f"({lower} % {HALF} <> 0 OR {upper} + {lower} / {HALF} <> 0)"
+
+
 NEW_BATCH = "INSERT INTO batch (source, applied_at) VALUES (:source, :now) RETURNING id"
 
 TRANSFERS_OF_EVENTS = """
@@ -72,8 +96,9 @@ PERIODS_PAID = """
 SELECT count(*) FROM transfer
 WHERE tenant = :tenant AND kind <> 'usage' AND kind = 'reservation' AND about = :about
 """
-PAID = """
-SELECT tenant, sum(CASE WHEN credit = 'tenant:' || tenant THEN amount ELSE -amount END)
+IN_OR_OUT = "(CASE WHEN credit = 'tenant:' || tenant THEN 1 ELSE -1 END) * "
+PAID = f"""
+SELECT tenant, {", ".join(halves("amount", IN_OR_OUT))}
 FROM transfer
 WHERE kind <> 'usage' AND tenant IN (SELECT id FROM tenant WHERE payment = 'prepaid')
 GROUP BY tenant
@@ -87,15 +112,7 @@ SELECT {", ".join(UsageEvent.__struct_fields__)} FROM usage_event WHERE tenant =
 ORDER BY at DESC, generation DESC LIMIT :limit OFFSET :offset
 """
 
-HALF = 2**32
-NOT_ZERO = f"""(
-    sum(amount % {HALF}) % {HALF} <> 0
-    OR sum(amount / {HALF}) + sum(amount % {HALF}) / {HALF} <> 0
-)"""
-"""Whether amounts add up to anything else than nothing: in two halves, since what does may have
-sums on its way that leave 64 bits."""
-
-EVENT_TOTALS = "SELECT count(*), coalesce(sum(cost), 0) FROM usage_event"
+EVENT_TOTALS = f"""SELECT count(*), {", ".join(halves("cost"))} FROM usage_event"""
 COUNTS = "SELECT (SELECT count(*) FROM transfer), (SELECT count(*) FROM balance)"
 
 PROBLEMS = {
@@ -116,28 +133,26 @@ PROBLEMS = {
     """,
     "a balance that is not the sum of its transfers": f"""
         SELECT account FROM (
-            SELECT credit AS account, amount FROM transfer
-            UNION ALL SELECT debit, -amount FROM transfer
-            UNION ALL SELECT account, -amount FROM balance
+            SELECT credit AS account, amount, 1 AS side FROM transfer
+            UNION ALL SELECT debit, amount, -1 FROM transfer
+            UNION ALL SELECT account, amount, -1 FROM balance
         ) AS both_sides
-        GROUP BY account HAVING {NOT_ZERO} LIMIT :limit
+        GROUP BY account HAVING {not_zero("amount", "side * ")} LIMIT :limit
     """,
     "balances that do not cancel out": f"""
-        SELECT count(*) FROM balance HAVING {NOT_ZERO} LIMIT :limit
+        SELECT count(*) FROM balance HAVING {not_zero("amount")} LIMIT :limit
     """,
     "a day whose sums are not those of its events": f"""
-        SELECT tenant, day, key_id, model, pool, sum(requests), sum(cost) FROM (
+        SELECT tenant, day, key_id, model, pool FROM (
             SELECT tenant, at / {DAY_US} AS day, key_id, model, pool, 1 AS requests,
-                   prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, cost
+                   prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, cost,
+                   1 AS side
             FROM usage_event
             UNION ALL
-            SELECT tenant, day, key_id, model, pool, -requests, -prompt_tokens, -cached_tokens,
-                   -completion_tokens, -reasoning_tokens, -cost
-            FROM usage_day
+            SELECT tenant, day, key_id, model, pool, {", ".join(SUMS)}, -1 FROM usage_day
         ) AS both_sides
         GROUP BY tenant, day, key_id, model, pool
-        HAVING sum(requests) <> 0 OR sum(prompt_tokens) <> 0 OR sum(cached_tokens) <> 0
-            OR sum(completion_tokens) <> 0 OR sum(reasoning_tokens) <> 0 OR sum(cost) <> 0
+        HAVING {" OR ".join(not_zero(name, "side * ") for name in SUMS)}
         LIMIT :limit
     """,
 }
@@ -161,6 +176,6 @@ def usage(group_by: Sequence[GroupBy], where: UsageFilter) -> tuple[str, dict[st
         given.setdefault("last_day", LAST_DAY)
     conditions = " AND ".join(bounds[name] for name in given) or "true"
     groups = ", ".join(group_by)
-    columns = ", ".join([*group_by, *(f"sum({name})" for name in SUMS)])
+    columns = ", ".join([*group_by, *(half for name in SUMS for half in halves(name))])
     order = f" GROUP BY {groups} ORDER BY {groups}" if group_by else ""
     return f"SELECT {columns} FROM usage_day WHERE {conditions}{order}", given
