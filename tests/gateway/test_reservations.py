@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +12,30 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from prime_inference.accounts.directory import Directory, Records
+from prime_inference.accounts.live import LiveDirectory
+from prime_inference.adapters.files.outbox import FileOutbox
+from prime_inference.adapters.memory.limits import MemoryLimits
+from prime_inference.adapters.sql.accounts import SqlAccounts
+from prime_inference.adapters.sqlite.database import SqliteDatabase
+from prime_inference.billing.holds import Holds
 from prime_inference.compose import BillingOptions
+from prime_inference.domain.keys import ApiKey
+from prime_inference.domain.limits import Limit, LimitKind
+from prime_inference.domain.prices import Price
+from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.engines.mock import MockEngine
+from prime_inference.gateway.billing import Billing
+from prime_inference.gateway.cache_salts import CacheSalts
+from prime_inference.gateway.operations import chat_operation
+from prime_inference.gateway.run import Run
+from prime_inference.wire.openai.bounds import SchemaBounds
+from prime_inference.wire.openai.chat_request import decode_chat_request
 from tests.redis_server import RedisServer
 
 from .conftest import StartGateway
-from .running import MODEL, RunningGateway
+from .followed_file import FollowedFile, started
+from .running import MODEL, RunningGateway, chat, models
 
 PRICE = {"model": MODEL, "prompt": "1", "cached_prompt": "0.1", "completion": "2"}
 
@@ -248,7 +267,7 @@ async def test_over_its_tokens_a_team_spills_or_is_told(
     await gateway.admin("POST", "prices", PRICE)
     engine.behave("answer-50")  # a minute has 60
     tenant, own = await team(gateway)
-    made = await reserve(gateway, tenant, 4, tokens_per_second=1, spill=spill)
+    made = await reserve(gateway, tenant, 2, tokens_per_second=1, spill=spill)
     await until_active(gateway, own)
     async with asyncio.timeout(20):
         while True:
@@ -271,6 +290,9 @@ async def test_over_its_tokens_a_team_spills_or_is_told(
         told = error["metadata"]
         assert (told["over"], told["tokens_per_second"]) == ("tokens_per_second", 1)
         assert told["reservations"] == [made["id"]]
+    flex = await own.chat(service_tier="flex")  # comes under no reservation, used up or not
+    assert (flex.status_code, flex.headers["x-prime-pool"]) == (200, "flex")
+    assert "x-prime-over" not in flex.headers
     outcome = {"over": "tokens_per_second", "outcome": "spilled" if spill else "refused"}
     assert await gateway.metric("prime_over_reservation_total", **outcome) == 1
     drawn = await gateway.metric("prime_reserved_output_tokens_total", reservation=made["id"])
@@ -279,8 +301,94 @@ async def test_over_its_tokens_a_team_spills_or_is_told(
         f"{gateway.control_url}/fleet", headers=gateway.authorization()
     )
     (seen,) = fleet.json()["reservations"]
-    assert (seen["id"], seen["slots"], seen["in_flight"]) == (made["id"], 4, 0)
+    assert (seen["id"], seen["slots"], seen["in_flight"]) == (made["id"], 2, 0)
     assert (seen["tokens_per_second"], seen["tokens_left"]) == (1, 0)
+
+
+async def test_a_team_s_other_reservation_is_asked_before_it_spills_or_is_told(
+    start_gateway: StartGateway, engine: MockEngine
+):
+    gateway = await start_gateway(
+        engine, slots=4, tokens_per_second=400, billing=BillingOptions("sqlite")
+    )
+    await gateway.admin("POST", "prices", PRICE)
+    engine.behave("answer-50")
+    tenant, own = await team(gateway)
+    first = await reserve(gateway, tenant, 2, tokens_per_second=1, spill=False)
+    await until_active(gateway, own)
+    second = await reserve(gateway, tenant, 2, spill=False, token_discount_percent=0)
+    async with asyncio.timeout(20):
+        while True:
+            answer = await own.chat()
+            pool = answer.headers.get("x-prime-pool")
+            if pool == f"reserved:{second['id']}":
+                break
+            assert answer.status_code == 429 or pool == f"reserved:{first['id']}"
+            await asyncio.sleep(0.05)  # what was drawn, and the second, are not known at once
+    assert "x-prime-over" not in answer.headers
+    assert answer.json()["usage"]["cost"] > 0  # at the discount of the one that served
+    assert (await event_of(own, answer))["pool"] == f"reserved:{second['id']}"
+
+
+@pytest.mark.parametrize("spill", [True, False])
+async def test_where_a_reservation_has_lost_all_its_slots_a_team_spills_or_is_told(
+    start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine, spill: bool
+):
+    west = (
+        '[[datacenters]]\nid = "west"\n[[deployments]]\nid = "two"\ndatacenter = "west"\n'
+        f'model = "{MODEL}"\nengine = "vllm"\nslots = 8\nbase_url = "{spare.base_url}"\n'
+    )
+    fleet = FollowedFile(tmp_path, one=engine)
+    fleet.write("one", more=west)
+    gateway = await started(start_gateway, fleet, billing=BillingOptions("sqlite"))
+    tenant, own = await team(gateway)
+    await reserve(gateway, tenant, 2, spill=spill, datacenters=["east"])
+    await until_active(gateway, own)
+    fleet.write(more=west)
+    await fleet.taken(1)
+    for _ in range(2):
+        answer = await own.chat()
+        if spill:
+            assert (answer.status_code, answer.headers["x-prime-pool"]) == (200, "serverless")
+            assert answer.headers["x-prime-over"] == "slots"
+        else:  # our failure, and no price that it never agreed to
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "capacity_exhausted"
+        await asyncio.sleep(1.1)  # the guard has looked at the fleet
+    assert (await gateway.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_hold_is_as_large_as_where_the_request_may_be_served_is_dear(
+    tmp_path: Path, begun: bool
+):
+    reservation = Reservation("res", "t", MODEL, 2, 0.0, 0, Period.HOUR, 0.0, spill=False)
+    price = Price(
+        model=MODEL, version=1, effective_from=0.0, prompt=10**6, cached_prompt=0,
+        completion=10**6, reasoning=10**6,
+    )  # fmt: skip
+    budget = Limit("b", LimitKind.BUDGET_TOTAL, 10**9, tenant="t")
+    database = SqliteDatabase(tmp_path / "none.db")
+    directory = LiveDirectory(SqlAccounts(database))
+    directory.current = Directory.of(
+        Records(prices=[price], limits=[budget], reservations=[reservation])
+    )
+
+    async def nothing(limit: Limit, window: int) -> int:
+        return 0
+
+    holds = Holds(MemoryLimits(lambda: 0.0), nothing)
+    outbox = FileOutbox(tmp_path / "outbox")
+    billing = Billing(directory, outbox, holds, CacheSalts(b""))
+    request = decode_chat_request(json.dumps(chat(max_tokens=1000)).encode(), SchemaBounds())
+    run = Run("r", chat_operation(request), ApiKey("k", "t", b"", 0.0), 0.0, 1.0)
+    await billing.admit(run, models()[0], lambda reservation: begun)
+    assert run.account is not None
+    assert run.account.hold is not None
+    (demand,) = run.account.hold.ask.demands
+    assert (run.may_share, demand.amount >= 10**6) == ((False, False) if begun else (True, True))
+    outbox.close()
+    database.close()
 
 
 async def test_gateways_draw_the_tokens_of_a_reservation_from_one_bucket(

@@ -94,8 +94,11 @@ class Billing:
         self._timer: asyncio.TimerHandle | None = None
         self._recent: OrderedDict[str, UsageEvent] = OrderedDict()
 
-    async def admit(self, run: Run, model: Model) -> None:
+    async def admit(self, run: Run, model: Model, begun: Callable[[str], bool]) -> None:
         """Open the request's account.
+
+        A reservation that has not `begun` here, which takes a second, is none yet: what it may
+        use is decided now, and holds are made for that.
 
         Raises PermissionDenied, BudgetExceeded, RateLimited, ReservationExhausted.
         """
@@ -106,7 +109,8 @@ class Billing:
         price = directory.prices.at(model.id, run.started_at)
         flex = run.operation.flex
         if directory.reservations and not flex:
-            run.reserved = directory.reserved(key.tenant, model.id, run.started_at)
+            active = directory.reserved(key.tenant, model.id, run.started_at)
+            run.reserved = tuple(each for each in active if begun(each.id))
             run.may_share = not run.reserved or any(each.spill for each in run.reserved)
         limits = directory.limits(key.key_id, key.tenant, model.id)
         hold = None

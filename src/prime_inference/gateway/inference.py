@@ -64,6 +64,7 @@ class Inference:
         self._settlement = settlement
         self.in_flight = 0
         self._deadlines = Deadlines()
+        self._begun = guard.reserved.knows
         self._failover = Failover(guard, upstreams, self._deadlines, ranking)
         self._streams = StreamAttempts(clocks, self._deadlines, tool_calls)
         self._wholes = WholeAttempts(clocks, self._deadlines, tool_calls)
@@ -82,7 +83,7 @@ class Inference:
             if operation.session or len(able) > 1:
                 run.session = session_of(key.tenant, operation)
             if self._billing is not None:
-                await self._billing.admit(run, model)
+                await self._billing.admit(run, model, self._begun)
             if operation.stream:
                 await self._stream(run, model, able, reply)
             else:

@@ -34,10 +34,9 @@ class ReservationWatch:
         if not known and not self._known and self._guard.reserved.empty:
             return
         now = self._now()
-        self._known = allot(
-            [each for each in known if each.state(now) is State.ACTIVE], self._fleet()
-        )
-        self._guard.reserved.allot(self._known)
+        active = [each for each in known if each.state(now) is State.ACTIVE]
+        self._known = allot(active, self._fleet())
+        self._guard.reserved.allot(self._known, [each.id for each in active])
 
     async def run(self) -> None:
         """Look until cancelled."""

@@ -33,10 +33,6 @@ class ReservedPlaces:
         Waits for slots that are lent, at most a lease. Raises ReservationExhausted,
         CapacityExhausted where the reservation does not allow to go elsewhere.
         """
-        known = self._guard.reserved.knows  # one that begins has its slots within a second
-        run.reserved = tuple(each for each in run.reserved if known(each.id))
-        if not run.reserved:
-            run.may_share = True
         by_id = {upstream.deployment.id: upstream for upstream in able}
         for reservation in run.reserved:
             for name in self._ranked(run, by_id, reservation):
@@ -52,7 +48,8 @@ class ReservedPlaces:
         run.over = "late" if waited else "slots"
         if run.may_share:
             return None
-        if waited:  # the slots are the team's, and have not come
+        if waited or not any(self._guard.reserved.has_slots(each.id) for each in run.reserved):
+            # the team's slots have not come, or are gone with their deployments
             raise Refusal(Reason.WAITED, RETRY_S).error(run.model)
         raise exhausted(run)
 

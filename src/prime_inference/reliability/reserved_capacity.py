@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from prime_inference.domain.reservations import Allotment
@@ -66,11 +66,16 @@ class ReservedCapacity:
         self._wake = wake
         self.recalled: Counter[str] = Counter()  # requests that had to go, by deployment
         self.lines: dict[str, deque[ReservedWaiter]] = defaultdict(deque)  # who waits
+        self._begun: Set[str] = frozenset()
 
     # --- whose slots
 
-    def allot(self, allotment: Allotment) -> None:
-        """So many slots of each deployment are each reservation's, until told otherwise."""
+    def allot(self, allotment: Allotment, begun: Iterable[str] = ()) -> None:
+        """So many slots of each deployment are each reservation's, until told otherwise.
+
+        `begun` are the reservations that are active, also those for which there is no slot.
+        """
+        self._begun = {*begun, *(name for parts in allotment.values() for name in parts)}
         for name, member in self._deployments.items():
             self._allot_member(member, allotment.get(name, {}))
         self._wake()
@@ -113,6 +118,10 @@ class ReservedCapacity:
         return member is not None and reservation in member.reserved
 
     def knows(self, reservation: str) -> bool:
+        """Whether it has begun here: its slots are its own, if there are any."""
+        return reservation in self._begun
+
+    def has_slots(self, reservation: str) -> bool:
         """Whether any deployment has slots for it."""
         return any(reservation in member.reserved for member in self._deployments.values())
 
