@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prime_inference.billing.limit_table import LimitTable
 from prime_inference.domain.limits import LimitKind
-from prime_inference.ports.limits import Demand, HoldAsk
+from prime_inference.ports.limits import Demand, HoldAsk, HoldGrant
 
 KINDS = {"budget": LimitKind.BUDGET_DAILY, "places": LimitKind.CONCURRENCY}
 
@@ -130,3 +131,27 @@ def test_what_is_drawn_afterwards_exceeds_a_reservation_s_rate_by_what_its_slots
             else:
                 assert 0 < grant.states[0].wait_s <= SLOTS * LONGEST / per_second
     assert drawn <= most + now * per_second + SLOTS * LONGEST
+
+
+@pytest.mark.parametrize(("drawn", "waits"), [(0, 0), (59, 0), (60, 0), (61, 1), (180, 120)])
+def test_a_reservation_s_bucket_lets_through_what_finds_it_without_debt_to_the_token(
+    drawn: int, waits: int
+):
+    table = LimitTable()
+
+    def asked(number: int, now: float) -> HoldGrant:
+        ask = HoldAsk(f"m{number}", (Demand("r", LimitKind.RESERVED_OUTPUT, 60, 0),), ttl_s=10.0)
+        grant = table.reserve(ask, now)
+        if number == 1:
+            table.settle(ask, [drawn], now)
+        return grant
+
+    assert asked(1, 1000.0).granted  # it begins full
+    after = asked(2, 1000.0)
+    assert after.granted is (waits == 0)
+    assert after.states[0].wait_s == pytest.approx(waits)
+    assert after.states[0].left == max(0, 60 - drawn)
+    if waits:
+        assert not asked(3, 1000.0 + waits - 0.01).granted
+    assert asked(4, 1000.0 + waits).granted
+    assert asked(5, 1_000_000.0).states[0].left == 60  # and never holds more than a minute's worth

@@ -11,6 +11,7 @@ from prime_inference.billing.rating import cost, most, usage_event
 from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.prices import Price, PriceBook
 from prime_inference.domain.usage import NO_USAGE, Usage
+from prime_inference.domain.usage_event import NO_PRICE
 
 from .samples import generation, price, prices, usages
 
@@ -64,6 +65,14 @@ def test_flex_pays_the_price_of_a_batch():
     full = usage_event(generation(), half).cost
     assert usage_event(flex, half).cost * 2 == full
     assert usage_event(flex, price()).cost == full
+    assert usage_event(flex, price(batch_discount=10_000)).cost == 0
+    unknown = usage_event(flex, None)
+    assert (unknown.cost, unknown.price_version, unknown.pool) == (0, NO_PRICE, "flex")
+
+
+def test_a_reservation_s_discount_is_none_of_flex():
+    half, flex = price(batch_discount=5000), generation(pool="flex")
+    assert usage_event(flex, half, discount=9000) == usage_event(flex, half)
 
 
 def test_an_engine_that_counts_more_parts_than_the_whole_is_believed_up_to_the_whole():

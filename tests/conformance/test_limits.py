@@ -137,6 +137,17 @@ async def test_a_rate_that_is_drawn_afterwards_may_owe_and_waits_until_it_has_pa
     assert 5 < refused.states[0].wait_s <= 10
 
 
+@pytest.mark.parametrize(("drawn", "owes"), [(60, False), (63, True)])
+async def test_a_bucket_that_is_empty_and_owes_nothing_lets_through(
+    limits: LimitStore, drawn: int, owes: bool
+):
+    first = ask(rate(0, 60))
+    await limits.reserve(first)
+    (states,) = await limits.settle([(first, [drawn])])
+    assert states[0].left == 0
+    assert (await limits.reserve(ask(rate(0, 60)))).granted is not owes
+
+
 async def test_more_than_a_whole_minute_takes_a_whole_minute(limits: LimitStore):
     assert (await limits.reserve(ask(rate(5_000, 600)))).granted
     assert not (await limits.reserve(ask(rate(300, 600)))).granted

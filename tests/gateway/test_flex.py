@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from prime_inference.cli.status import show
+from prime_inference.cli.terminal import Terminal
 from prime_inference.compose import BillingOptions
 from prime_inference.domain.money import usd_text
 from prime_inference.engines.mock import MockEngine, expected_usage
 
 from .conftest import StartGateway
-from .running import MESSAGES, MODEL, RunningGateway, eventually
+from .running import MESSAGES, MODEL, OTHER_MODEL, RunningGateway, eventually
 
 PRICE = {"model": MODEL, "prompt": "1", "cached_prompt": "0.1", "completion": "2"}
 HALF = {**PRICE, "batch_discount_percent": 50}
@@ -135,8 +137,83 @@ async def test_half_the_budget_is_enough_to_hold_a_flex_request(gateway: Running
     assert (await own.chat(max_tokens=1000, service_tier="flex")).status_code == 200
 
 
-async def test_flex_has_four_fifths_at_most_and_is_told_when_to_come_again(
+async def test_flex_spends_a_budget_at_its_own_price_until_it_is_hit(gateway: RunningGateway):
+    tenant, own = await team(gateway)
+    limit = {"kind": "budget_total", "most_usd": "0.0003", "tenant": tenant}
+    await gateway.admin("POST", "limits", limit)
+    prompt, completion = expected_usage(MESSAGES, 11)
+    cost, left = Decimal(prompt + completion * 2) / 2_000_000, Decimal("0.0003")
+    async with asyncio.timeout(10):
+        while True:
+            answer = await own.chat(max_tokens=11, service_tier="flex")
+            if answer.status_code == 200:
+                assert answer.json()["usage"]["cost"] == float(cost)
+                left -= cost
+            elif Decimal(answer.headers["x-ratelimit-remaining"]) == left:
+                break  # else one that was answered is still held
+    assert (answer.status_code, answer.json()["error"]["code"]) == (402, "budget_exceeded")
+    assert (await own.chat(max_tokens=11)).status_code == 402
+    rows = await usage_when(gateway, lambda rows: bool(rows), tenant)
+    assert set(rows) == {"flex"}  # what was refused is not there
+
+
+@pytest.mark.parametrize("discount", [{}, {"batch_discount_percent": 0}])
+async def test_without_a_discount_flex_costs_and_holds_what_others_do(
+    gateway: RunningGateway, discount: dict[str, Any]
+):
+    await gateway.admin("POST", "prices", {**PRICE, **discount})
+    tenant, own = await team(gateway)
+    async with asyncio.timeout(10):
+        while True:
+            tiers = ("default", "flex")
+            answers = [await own.chat(max_tokens=11, service_tier=tier) for tier in tiers]
+            default, flex = (answer.json()["usage"]["cost"] for answer in answers)
+            if default == flex:
+                break
+            await asyncio.sleep(0.05)  # the price is not known yet
+    limit = {"kind": "budget_total", "most_usd": "0.0015", "tenant": tenant}
+    await gateway.admin("POST", "limits", limit)
+    refused = await own.chat(max_tokens=1000, service_tier="flex")
+    assert refused.status_code == 402
+
+
+async def test_flex_of_a_model_without_a_price_is_free_and_its_pool_is_flex(
+    gateway: RunningGateway,
+):
+    answer = await gateway.chat(model=OTHER_MODEL, service_tier="flex")
+    assert "cost" not in answer.json()["usage"]
+    event = await told(gateway, answer.headers["x-generation-id"])
+    assert (event["pool"], event["price_version"], event["total_cost_usd"]) == ("flex", 0, "0.00")
+
+
+async def test_flex_that_finds_no_room_gives_back_what_it_held(
     start_gateway: StartGateway, engine: MockEngine
+):
+    gateway = await start_gateway(engine, slots=5, billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", HALF)
+    tenant, own = await team(gateway)
+    for limit in (
+        {"kind": "budget_total", "most_usd": "0.0005"},  # a request, but not half of one beside it
+        {"kind": "concurrency", "most": 1},
+    ):
+        await gateway.admin("POST", "limits", {**limit, "tenant": tenant})
+    engine.behave("slow-first-20s")
+    held = [asyncio.ensure_future(gateway.chat(service_tier="flex")) for _ in range(4)]
+    await eventually(lambda: len(engine.requests) == 4, 10)
+    refused = await own.chat(max_tokens=11, service_tier="flex")
+    assert refused.json()["error"]["code"] == "resource_unavailable"
+    engine.behave("")
+    answer = await own.chat(max_tokens=11)
+    assert answer.status_code == 200, answer.text
+    rows = await usage_when(gateway, lambda rows: bool(rows), tenant)
+    assert {pool: row["requests"] for pool, row in rows.items()} == {"serverless": 1}
+    for each in held:
+        each.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+
+
+async def test_flex_has_four_fifths_at_most_and_is_told_when_to_come_again(
+    start_gateway: StartGateway, engine: MockEngine, capsys: pytest.CaptureFixture[str]
 ):
     gateway = await start_gateway(engine, slots=5)
     engine.behave("slow-first-20s")
@@ -153,6 +230,13 @@ async def test_flex_has_four_fifths_at_most_and_is_told_when_to_come_again(
     assert fleet["deployments"][0]["flex_in_flight"] == 4
     held.append(asyncio.ensure_future(gateway.chat()))
     await eventually(lambda: len(engine.requests) == 5, 10)
+    fleet = (await gateway.client.get(url, headers=key)).json()
+    show(fleet, Terminal(plain=True))
+    assert "  5 (4 flex)  " in capsys.readouterr().out
+    for one in fleet["deployments"]:
+        del one["flex_in_flight"]  # as a gateway of an earlier release
+    show(fleet, Terminal(plain=True))
+    assert "flex" not in capsys.readouterr().out
     for each in held:
         each.cancel()
     await asyncio.gather(*held, return_exceptions=True)
@@ -201,9 +285,16 @@ async def test_limits_count_flex_requests_like_others(gateway: RunningGateway):
 
 
 async def test_where_there_is_no_such_tier_it_is_refused_by_name(gateway: RunningGateway):
+    tenant, own = await team(gateway)
+    await gateway.admin(
+        "POST", "limits", {"kind": "requests_per_minute", "most": 1, "tenant": tenant}
+    )
     body = {"model": MODEL, "messages": MESSAGES, "max_tokens": 9, "service_tier": "flex"}
-    refused = await gateway.post("/messages", body)
+    refused = await own.post("/messages", body)
     assert refused.status_code == 400
     assert "/chat/completions" in refused.json()["error"]["message"]
     body = {"model": MODEL, "input": "Once", "service_tier": "flex"}
-    assert (await gateway.post("/embeddings", body)).json()["error"]["param"] == "service_tier"
+    assert (await own.post("/embeddings", body)).json()["error"]["param"] == "service_tier"
+    assert (await own.chat(service_tier="batch")).status_code == 400
+    assert (await own.chat(service_tier="flex")).status_code == 200  # nothing was held before
+    assert (await own.chat(service_tier="flex")).status_code == 429
