@@ -23,11 +23,11 @@ def run(folder: Path, ledger_at: str, generations: int, crashes: int, seed: int)
     migrate(database)
     database.close()
     with campaign(folder, ledger_at) as lives:
-        for _ in range(2):  # the first finds empty tables
-            assert not lives.live(10)
-        ten_generations = lives.steps
+        assert not lives.live(10)  # the first finds empty tables
+        assert not lives.live(8)
+        steps = lives.steps
         while lives.crashes < crashes:
-            lives.live(100, crash_at=random.randint(1, 2 * ten_generations))
+            lives.live(100, crash_at=random.randint(1, 2 * steps))
         if lives.began < generations:
             assert not lives.live(generations - lives.began)
         return lives.audit()
