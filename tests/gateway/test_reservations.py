@@ -330,6 +330,13 @@ async def test_a_team_s_other_reservation_is_asked_before_it_spills_or_is_told(
     assert (await event_of(own, answer))["pool"] == f"reserved:{second['id']}"
 
 
+async def until_none_has_slots(gateway: RunningGateway) -> None:
+    url, key = f"{gateway.control_url}/fleet", gateway.authorization()
+    async with asyncio.timeout(10):
+        while (await gateway.client.get(url, headers=key)).json()["reservations"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("spill", [True, False])
 async def test_where_a_reservation_has_lost_all_its_slots_a_team_spills_or_is_told(
     start_gateway: StartGateway, tmp_path: Path, engine: MockEngine, spare: MockEngine, spill: bool
@@ -354,7 +361,7 @@ async def test_where_a_reservation_has_lost_all_its_slots_a_team_spills_or_is_to
         else:  # our failure, and no price that it never agreed to
             assert answer.status_code == 503
             assert answer.json()["error"]["code"] == "capacity_exhausted"
-        await asyncio.sleep(1.1)  # the guard has looked at the fleet
+        await until_none_has_slots(gateway)
     assert (await gateway.chat()).status_code == 200
 
 
