@@ -80,6 +80,17 @@ class ApiError(Exception):
         self.details = dict(details or {})
         self.headers = dict(headers or {})
 
+    def dealt_with(self) -> None:
+        """Let go of the frames that it came through, which hold the request's body, and of what
+        caused it: where they hold the error as well, only the garbage collector would end them.
+        """
+        errors: list[BaseException | None] = [self]
+        while errors:
+            error = errors.pop()
+            if error is not None:
+                errors += error.__cause__, error.__context__
+                error.__traceback__ = error.__cause__ = error.__context__ = None
+
 
 class InvalidRequest(ApiError):
     """The request cannot be served as it stands; repeating it changes nothing."""

@@ -110,6 +110,7 @@ class Gateway:
                 await answering
         except ApiError as error:
             self._refuse(error, request_id, request, reply)
+            error.dealt_with()
         except Exception:
             log.exception("request %s failed", request_id)
             self._refuse(

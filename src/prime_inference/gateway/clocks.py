@@ -123,7 +123,13 @@ class Watchdog:
         self._deadlines.add(self)
 
     def cancel(self) -> None:
+        """Never call back again, and let go of whom that would be."""
         self._deadlines.discard(self)
+        self._callback = _nobody
+
+
+def _nobody() -> None:
+    pass
 
 
 class AttemptClocks:
@@ -210,7 +216,7 @@ class AttemptClocks:
 
     def stop(self) -> None:
         self._deadlines.discard(self)
-        self._response = None
+        self._response = self._expired = self._late = None
 
     def callback(self) -> None:
         """Called by `Deadlines` when `at` has passed."""

@@ -115,6 +115,7 @@ class Hedge(Generic[T]):
             if isinstance(error, UpstreamFailure):
                 slot.record(outcome_of(error, error.upstream_status))
                 self.failed = upstream, error
+            error.dealt_with()
         else:
             if self._called_off:
                 rival.abandon()

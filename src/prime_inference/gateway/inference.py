@@ -98,6 +98,7 @@ class Inference:
             run.status, run.error = error.status, error.code
             if not reply.started:
                 raise
+            error.dealt_with()
         except Exception:
             run.outcome = "failed"
             run.status, run.error = InternalFailure.status, InternalFailure.code

@@ -131,10 +131,11 @@ class StreamRelay:
                     clocks.hold()
                     await self._reply.drained()
                     clocks.resume()
-        except UpstreamFailure:
+        except UpstreamFailure as failure:
             # with every finish reason here, a missing `[DONE]` costs the client nothing
             if not self._stream.finished:
                 raise
+            failure.dealt_with()
         self._write(self._stream.finish())
         if self._stream.committed:  # a parser may have held everything back until now
             self._begun()

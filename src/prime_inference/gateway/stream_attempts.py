@@ -151,6 +151,7 @@ class StreamAttempts:
                 self._judge(run, relay, failure)
             raise failure
         slot.record(outcome_of(failure, failure.upstream_status))
+        failure.dealt_with()
         relay.cut_short()
 
     @staticmethod

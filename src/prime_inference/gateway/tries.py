@@ -75,6 +75,7 @@ class Tries:
 
     def failed(self, upstream: Upstream, failure: UpstreamFailure) -> None:
         """An attempt on it did not succeed."""
+        failure.dealt_with()
         self._last = upstream.deployment.id
         self._seen.add(self._last)
         self._failures.append(failure)

@@ -139,9 +139,10 @@ class WholeAttempts:
                     clocks.progress()
                 if collector.finished:
                     clocks.finished()
-        except UpstreamFailure:
+        except UpstreamFailure as failure:
             if not collector.finished:
                 raise
+            failure.dealt_with()
         finally:
             run.usage = collector.usage
 

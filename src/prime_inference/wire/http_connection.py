@@ -194,6 +194,7 @@ class Connection(asyncio.Protocol):
                 self.abort()
         except ApiError as error:
             self._fail(error)
+            error.dealt_with()
         except Exception:
             log.exception("request handler failed")
             self._fail(InternalFailure("Internal error."))

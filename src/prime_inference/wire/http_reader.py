@@ -117,8 +117,10 @@ class RequestReader:
                 )
 
     def close(self) -> None:
-        """Let go of the parser, which holds this reader's methods: no cycle is left."""
+        """Let go of the parser, which holds this reader's methods, and of the sink, which holds
+        this reader: no cycle is left, and nothing can be fed any more."""
         self._parser = None
+        del self._sink
 
     def _parse(self, data: bytes) -> None:
         while True:
