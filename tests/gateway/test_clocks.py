@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -10,7 +11,7 @@ from prime_inference.engines.mock import MockEngine, expected_text
 from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
-from .running import MESSAGES
+from .running import MESSAGES, eventually
 
 LONG = dict.fromkeys(("connect", "first_token", "idle", "tail", "whole", "total"), 5.0)
 
@@ -64,6 +65,28 @@ async def test_a_whole_answer_has_a_shorter_limit_than_a_stream(
     engine.behave("pace-100ms.answer-8")
     assert (await gateway.stream()).done
     assert (await gateway.chat()).status_code == 504
+
+
+async def test_a_whole_answer_that_is_only_long_is_not_begun_anew(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare, clocks=only(whole=1))
+    engine.behave("pace-100ms.answer-60")
+    long = asyncio.ensure_future(gateway.chat())
+    await eventually(lambda: len(engine.requests) == 1)
+    others = [gateway.stream(max_tokens=1) for _ in range(2)]  # each engine answers one meanwhile
+    assert all(streamed.done for streamed in await asyncio.gather(*others))
+    assert (await long).status_code == 504
+    assert (len(engine.requests), len(spare.requests)) == (2, 1)
+
+
+async def test_a_whole_answer_of_an_engine_that_answers_nobody_is_begun_anew_elsewhere(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+):
+    gateway = await start_gateway(engine, spare, clocks=only(whole=0.3))
+    engine.behave("silence")
+    assert (await gateway.chat()).status_code == 200
+    assert (len(engine.requests), len(spare.requests)) == (1, 1)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

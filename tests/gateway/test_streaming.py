@@ -185,3 +185,14 @@ async def test_many_streams_at_once_do_not_mix(start_gateway: StartGateway, engi
     )
     for prompt, streamed in zip(prompts, streams, strict=True):
         assert streamed.text() == expected_text([{"role": "user", "content": prompt}])
+
+
+async def test_an_engine_that_does_not_heed_the_limit_is_ended_soon_after_it(
+    start_gateway: StartGateway,
+):
+    async with scripted(*[delta(content="x")] * 500) as flood:
+        gateway = await start_gateway(flood.base_url)
+        streamed = await gateway.stream(max_tokens=5)
+    assert streamed.done
+    assert 5 <= len(streamed.text()) < 100
+    assert streamed.chunks[-1]["choices"][0]["finish_reason"] == "length"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from prime_inference.engines.mock import MockEngine, expected_text, expected_usage
+from prime_inference.gateway import whole_attempts
 from prime_inference.gateway.clocks import ClockLimits
 
 from .conftest import StartGateway
@@ -185,3 +186,34 @@ async def test_tool_calls_come_whole(start_gateway: StartGateway, engine: MockEn
         assert set(call) == {"id", "type", "function"}
         assert call["function"]["name"] == "weather"
         assert call["function"]["arguments"].startswith('{"city"')
+
+
+@pytest.mark.parametrize("logprobs", [{}, {"logprobs": True, "top_logprobs": 20}])
+async def test_an_answer_that_was_asked_to_be_too_large_is_the_requests_fault(
+    start_gateway: StartGateway,
+    engine: MockEngine,
+    spare: MockEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    logprobs: dict[str, Any],
+):
+    """One client's wish took both deployments from everybody, after four generations."""
+    monkeypatch.setattr(whole_attempts, "MAX_ANSWER_BYTES", 2000)
+    gateway = await start_gateway(engine, spare)
+    engine.behave("answer-2000")
+    refused = await gateway.chat(max_tokens=1000, **logprobs)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "answer_too_large"
+    assert spare.requests == []
+
+
+async def test_an_answer_larger_than_anybody_asked_for_is_the_engines_fault(
+    start_gateway: StartGateway,
+    engine: MockEngine,
+    spare: MockEngine,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(whole_attempts, "MAX_ANSWER_BYTES", 600)
+    gateway = await start_gateway(engine, spare)
+    engine.behave("huge-at-2")
+    assert (await gateway.chat(max_tokens=4)).status_code == 200
+    assert len(engine.requests) == len(spare.requests) == 1

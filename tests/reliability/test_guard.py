@@ -621,6 +621,16 @@ def test_a_deployment_that_moves_leaves_its_breaker_behind_on_every_replica() ->
     assert fleet.guard.is_ejected("a")
 
 
+def test_a_slot_knows_whether_anybody_was_answered_since_it_was_taken() -> None:
+    fleet = Fleet(deployment("a", slots=4))
+    before, slot, other = _busy(fleet, "a", 3)
+    assert not slot.has_seen_life
+    other.record(Outcome.FAILED)
+    assert not slot.has_seen_life
+    before.record(Outcome.ANSWERED)
+    assert slot.has_seen_life
+
+
 # --- waiting ---
 
 

@@ -5,6 +5,7 @@
     │   ├── UnknownParameter          400  invalid_request
     │   ├── UnsupportedParameter      400  invalid_request
     │   ├── ContextLengthExceeded     400  context_length_exceeded
+    │   ├── AnswerTooLarge            400  invalid_request
     │   ├── PriceDoubtful             400  invalid_request
     │   └── PreviousResponseNotFound  400  invalid_request
     ├── AuthenticationFailed          401  authentication
@@ -28,6 +29,7 @@
         ├── UpstreamUnreachable       502  provider_unavailable
         │   └── NoConnection          502  provider_unavailable
         ├── UpstreamMalformed         502  provider_unavailable
+        │   ├── BodyTooLarge          502  provider_unavailable
         │   └── ToolCallBroken        502  provider_unavailable
         ├── UpstreamCut               502  provider_unavailable
         ├── UpstreamTimeout           504  timeout
@@ -105,6 +107,12 @@ class UnknownParameter(InvalidRequest):
     """A field that this API does not have."""
 
     code = "unknown_parameter"
+
+
+class AnswerTooLarge(InvalidRequest):
+    """What was asked for has more bytes than a whole answer may have."""
+
+    code = "answer_too_large"
 
 
 class UnsupportedParameter(InvalidRequest):
@@ -332,6 +340,10 @@ class UpstreamMalformed(UpstreamFailure):
     """The upstream's bytes are not the protocol it should speak."""
 
     code = "upstream_malformed"
+
+
+class BodyTooLarge(UpstreamMalformed):
+    """The upstream's answer has more bytes than it may."""
 
 
 class ToolCallBroken(UpstreamMalformed):

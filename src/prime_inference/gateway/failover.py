@@ -19,6 +19,7 @@ from prime_inference.domain.errors import (
     UpstreamDown,
     UpstreamFailure,
     UpstreamRefused,
+    UpstreamTimeout,
 )
 from prime_inference.gateway.clocks import Deadlines
 from prime_inference.gateway.evacuation import Evacuation, Stay
@@ -204,6 +205,9 @@ class Failover:
 
     def _failed(self, run: Run, upstream: Upstream, slot: Slot, failure: UpstreamFailure) -> None:
         """Note how an attempt failed. Raises the failure if no other deployment can mend it."""
+        if isinstance(failure, UpstreamTimeout) and failure.clock == "total" and slot.has_seen_life:
+            slot.record(Outcome.NEUTRAL)  # such an answer is too long for the clock anywhere
+            raise failure
         slot.record(outcome_of(failure, failure.upstream_status))
         if isinstance(failure, UpstreamRefused):
             if not run.committed:

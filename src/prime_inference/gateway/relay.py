@@ -7,6 +7,7 @@ the status line but no content.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from prime_inference.domain.errors import ApiError, UpstreamFailure
@@ -29,6 +30,7 @@ STREAM_HEADERS = header_lines(
     ]
 )
 KEEP_ALIVE = b": keep-alive\n\n"
+OVER_LIMIT = 8  # events with content beyond the limit of tokens: the engine does not heed it
 
 
 class StreamRelay:
@@ -54,6 +56,8 @@ class StreamRelay:
         self._headers = headers
         self._deadlines = deadlines
         self._keep_alive_seconds = keep_alive_seconds
+        limit = operation.token_limit
+        self._most_events = math.inf if limit is None else limit * operation.choices + OVER_LIMIT
         self._quiet = Watchdog(deadlines, keep_alive_seconds, self._keep_alive)
         self._stream = self.new_stream()
         self._first_token = _nobody
@@ -127,6 +131,9 @@ class StreamRelay:
                 events = ()
                 if self._stream.ended:
                     break
+                if self._stream.content_events > self._most_events:
+                    self.cut_short()
+                    return
                 if self._reply.congested:
                     clocks.hold()
                     await self._reply.drained()

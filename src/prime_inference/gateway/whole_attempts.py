@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from prime_inference.domain.errors import UpstreamFailure
+from prime_inference.domain.errors import AnswerTooLarge, BodyTooLarge, UpstreamFailure
 from prime_inference.domain.models import Model
 from prime_inference.gateway.billing import charging
 from prime_inference.gateway.clocks import AttemptClocks, ClockLimits, Deadlines
 from prime_inference.gateway.evacuation import Stay
 from prime_inference.gateway.hedging import Rival
+from prime_inference.gateway.operations import Operation
 from prime_inference.gateway.run import Run
 from prime_inference.gateway.toolcalls.answer import AnswerTools
 from prime_inference.gateway.toolcalls.tool_calls import ToolCalls
@@ -26,6 +27,9 @@ from prime_inference.wire.openai.logprobs import keep_alternatives
 from prime_inference.wire.openai.whole import rebuild_answer
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 2,048 embeddings of 1,024 floats are half of it
+TOKEN_BYTES = 64  # of text, escaped
+LOGPROB_BYTES = 200  # of a token with its bytes, or of one alternative to it
+EMBEDDING_BYTES = 8192 * 24
 
 
 class WholeAttempts:
@@ -72,7 +76,7 @@ class WholeAttempts:
                 run, model, upstream, clocks, f"/{operation.route}", body
             )
             if operation.route == "embeddings":
-                data = await response.read(MAX_ANSWER_BYTES)
+                data = await _read(response, operation, model)
                 body, run.usage = rebuild_embeddings(
                     data,
                     model=model.id,
@@ -82,7 +86,7 @@ class WholeAttempts:
                 )
                 return body
             tools = operation.answer_tools(upstream.deployment)
-            answer = await self._answer(run, tools, response, clocks if streamed else None)
+            answer = await self._answer(run, model, tools, response, clocks if streamed else None)
         finally:
             clocks.stop()
             if response is not None:
@@ -104,6 +108,7 @@ class WholeAttempts:
     async def _answer(
         self,
         run: Run,
+        model: Model,
         tools: AnswerTools | None,
         response: Response,
         stream_clocks: AttemptClocks | None,
@@ -113,7 +118,7 @@ class WholeAttempts:
             collector = _collector(run, tools)
             await self._collect(run, collector, response, stream_clocks)
         else:
-            answer = decode_answer(await response.read(MAX_ANSWER_BYTES))
+            answer = decode_answer(await _read(response, run.operation, model))
             run.usage = whole_usage(answer)
             if tools is None and not run.operation.call_rules.objects:
                 return answer
@@ -155,6 +160,30 @@ def _collector(run: Run, tools: AnswerTools | None) -> AnswerCollector:
         answer_id=run.answer_id,
         rules=operation.call_rules if tools is None else tools.rules,
     )
+
+
+async def _read(response: Response, operation: Operation, model: Model) -> bytes:
+    """The body of a whole answer. Raises UpstreamFailure, AnswerTooLarge."""
+    try:
+        return await response.read(MAX_ANSWER_BYTES)
+    except BodyTooLarge:
+        if _largest(operation, model) < MAX_ANSWER_BYTES:
+            raise  # nobody had asked for that much
+        raise AnswerTooLarge(
+            f"The answer is larger than {MAX_ANSWER_BYTES >> 20} MiB. Ask for fewer tokens,"
+            " choices, logprobs or inputs at a time, or for a stream."
+        ) from None
+
+
+def _largest(operation: Operation, model: Model) -> int:
+    """Bytes of the largest answer that does what was asked."""
+    if operation.route == "embeddings":
+        return operation.inputs * EMBEDDING_BYTES
+    parameters, of_token = operation.parameters, TOKEN_BYTES
+    if parameters.get("logprobs"):  # a number of alternatives, or that they are another's
+        alternatives = int(parameters.get("top_logprobs") or parameters["logprobs"])
+        of_token += LOGPROB_BYTES * (1 + alternatives)
+    return operation.choices * (operation.token_limit or model.context_tokens) * of_token
 
 
 def _nothing() -> None:

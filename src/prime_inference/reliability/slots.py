@@ -63,8 +63,8 @@ class Slot:
     """
 
     __slots__ = (
-        "_deployment", "_on_release", "_recorded", "_released", "breaker_generation",
-        "lease_epoch", "priority", "started_at", "ticket",
+        "_deployment", "_on_release", "_recorded", "_released", "_signs_of_life",
+        "breaker_generation", "lease_epoch", "priority", "started_at", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,7 @@ class Slot:
         self._on_release = on_release
         self._released = False
         self._recorded = False
+        self._signs_of_life = deployment.signs_of_life
         self.priority = priority
         self.started_at = started_at
         self.ticket = ticket
@@ -99,6 +100,11 @@ class Slot:
     def fenced(self) -> bool:
         """Whether the lease it was admitted under has ended since: others may hold its place."""
         return self.lease_epoch != self._deployment.lease.epoch
+
+    @property
+    def has_seen_life(self) -> bool:
+        """Whether the deployment has begun an answer, to whomever, since this slot was taken."""
+        return self._deployment.signs_of_life > self._signs_of_life
 
     def when_recalled(self, end: Callable[[], None]) -> None:
         """How to end the attempt that runs on it; such a slot is nobody else's, and stays."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from prime_inference.domain.errors import (
+    BodyTooLarge,
     UpstreamCut,
     UpstreamFailure,
     UpstreamMalformed,
@@ -90,7 +91,7 @@ class Response:
             await self._wait()
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Raises UpstreamFailure, UpstreamMalformed above `limit` bytes."""
+        """The whole body. Raises UpstreamFailure, BodyTooLarge above `limit` bytes."""
         await self.head()
         pieces: list[bytes] = []
         size = 0
@@ -98,7 +99,7 @@ class Response:
             size += len(data)
             if size > limit:
                 self.close()
-                raise UpstreamMalformed(f"The upstream's answer is larger than {limit} bytes.")
+                raise BodyTooLarge(f"The upstream's answer is larger than {limit} bytes.")
             pieces.append(data)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
