@@ -17,6 +17,11 @@ from .running import MESSAGES, RunningGateway, eventually
 Engines = Sequence[MockEngine]
 
 
+@pytest.fixture(autouse=True)
+def first_turns_in_order() -> None:
+    """Here they go home."""
+
+
 def served(engines: Engines) -> list[int]:
     return [len(engine.requests) for engine in engines]
 
@@ -71,15 +76,16 @@ def turns(name: str, count: int) -> list[dict[str, Any]]:
     return messages[:-1]
 
 
-async def test_a_conversation_without_a_name_is_known_by_its_beginning_from_its_second_turn_on(
-    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine
+@pytest.mark.parametrize("system", [True, False])
+async def test_a_conversation_without_a_name_is_known_by_its_beginning(
+    start_gateway: StartGateway, engine: MockEngine, spare: MockEngine, system: bool
 ):
     gateway = await start_gateway(engine, spare)
     homes = []
     for number in range(12):
         before = served((engine, spare))
-        for turn in range(2, 6):
-            await gateway.chat(messages=turns(f"talk {number}", turn))
+        for turn in range(1, 5):
+            await gateway.chat(messages=turns(f"talk {number}", turn)[not system :])
         after = served((engine, spare))
         moved = [b - a for a, b in zip(before, after, strict=True)]
         assert sorted(moved) == [0, 4]

@@ -631,6 +631,23 @@ def test_a_slot_knows_whether_anybody_was_answered_since_it_was_taken() -> None:
     assert slot.has_seen_life
 
 
+def test_a_deployment_is_near_the_best_up_to_half_of_its_slots() -> None:
+    fleet = Fleet(deployment("a", slots=4), deployment("b", slots=4))
+    for name in "ab":
+        slots = _busy(fleet, name, 4)
+        for slot in slots:
+            slot.first_token()
+            slot.release()
+    near = []
+    for _ in range(4):
+        near.append(fleet.guard.is_near("a", "b"))
+        admit(fleet.guard, "a")
+    assert near == [True, True, True, False]
+    assert not fleet.guard.is_near("a", "b")  # it is full
+    assert fleet.guard.is_near("b", "a")
+    assert not fleet.guard.is_near("gone", "b")
+
+
 # --- waiting ---
 
 

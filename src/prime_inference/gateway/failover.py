@@ -55,7 +55,7 @@ class Failover:
         self._ranking = ranking
         self._upstreams = upstreams
         self._deadlines = deadlines
-        self._homes = Homes()
+        self._homes = Homes(guard)
         self._reserved = ReservedPlaces(guard, self._homes)
         self._evacuation = Evacuation(guard, deadlines, self._refuge)
 
@@ -200,7 +200,7 @@ class Failover:
         if run.session and not self._guard.is_ejected(names[0]):
             if run.operation.tools is not None:
                 names = self._ranking.best(names)
-            return by_id[self._homes.choose(run.session, by_id, names)]
+            return by_id[self._homes.choose(run, by_id, names)]
         return by_id[names[0]]
 
     def _failed(self, run: Run, upstream: Upstream, slot: Slot, failure: UpstreamFailure) -> None:

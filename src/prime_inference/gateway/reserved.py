@@ -63,7 +63,7 @@ class ReservedPlaces:
             if name in by_id and self._guard.reserved.has(name, reservation.id)
         ]
         if run.session and len(names) > 1:
-            home = self._homes.choose(run.session, by_id, names)
+            home = self._homes.choose(run, by_id, names)
             names.remove(home)
             names.insert(0, home)
         return names

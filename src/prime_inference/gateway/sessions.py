@@ -1,8 +1,9 @@
 """Conversations, and the deployment that each comes back to because it holds its KV cache.
 
 A client names a conversation by `X-Session-ID` or `prompt_cache_key`. One without a name is
-known by how it began, from its second turn on: before that no deployment holds anything of
-it, and it goes where there is least to do.
+known by how it began. Its first turn, of which no deployment holds anything, goes where the
+others will go unless that is notably later than elsewhere: consistent hashing with bounded
+loads (Mirrokni, Thorup, Zadimoghaddam, SODA 2018), with expected first tokens for loads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from prime_inference.gateway.operations import Operation
+from prime_inference.gateway.run import Run
 from prime_inference.gateway.upstreams import Upstream
+from prime_inference.reliability.guard import Guard
 from prime_inference.routing.affinity import SessionRing, session_key
 from prime_inference.wire.http import Request
 from prime_inference.wire.openai.chat_request import AssistantMessage, Message, UserMessage
@@ -27,11 +30,19 @@ def session_name(request: Request) -> str:
 
 
 def session_of(tenant: str, operation: Operation) -> int:
-    """The key of the conversation that a request belongs to; 0 for one without a past or name."""
+    """The key of the conversation that a request belongs to; 0 where there is none."""
     if operation.session:
         return session_key(tenant, operation.session)
     messages = operation.content.get("messages")
-    return 0 if messages is None else _conversation_key(tenant, messages)
+    return _conversation_key(tenant, messages) if messages else 0
+
+
+def begins(operation: Operation) -> bool:
+    """Whether it is the first turn of a conversation without a name, or of none."""
+    messages = operation.content.get("messages") or ()
+    return not operation.session and not any(
+        isinstance(each, AssistantMessage) for each in messages[:4]
+    )
 
 
 def session_header(session: int) -> bytes:
@@ -42,11 +53,21 @@ def session_header(session: int) -> bytes:
 class Homes:
     """Which deployment each session belongs to."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._rings: dict[tuple[tuple[str, int], ...], SessionRing] = {}
 
-    def choose(self, session: int, able: Mapping[str, Upstream], offered: Sequence[str]) -> str:
-        """The first of the session's ranking that is offered."""
+    def choose(self, run: Run, able: Mapping[str, Upstream], offered: Sequence[str]) -> str:
+        """The first of the session's ranking that is offered (best first).
+
+        One that begins goes to the best where that one is notably slower or busier.
+        """
+        home = self._home(run.session, able, offered)
+        if home == offered[0] or not begins(run.operation):
+            return home
+        return home if self._guard.is_near(home, offered[0]) else offered[0]
+
+    def _home(self, session: int, able: Mapping[str, Upstream], offered: Sequence[str]) -> str:
         weights = tuple((name, each.deployment.slots) for name, each in able.items())
         ring = self._rings.get(weights)
         if ring is None:
@@ -57,14 +78,11 @@ class Homes:
 
 
 def _conversation_key(tenant: str, messages: Sequence[Message]) -> int:
-    """From the first message of all and the user's first; both stay as the turns go on."""
-    if len(messages) < 3 or not any(isinstance(each, AssistantMessage) for each in messages[1:4]):
-        return 0
+    """From the user's first message and what is before it; both stay as the turns go on."""
     key = zlib.crc32(tenant.encode())
-    key = zlib.crc32(_sample(messages[0]), key)
-    for message in messages[1:3]:
+    for message in messages[:3]:
+        key = zlib.crc32(_sample(message), key)
         if isinstance(message, UserMessage):
-            key = zlib.crc32(_sample(message), key)
             break
     return key | 1 << 32  # never 0
 

@@ -39,6 +39,7 @@ from prime_inference.reliability.waiting import Waiter
 __all__ = ["Guard", "ServesAnotherModel"]
 
 GONE_RETRY_S = 1.0  # the next choice will not offer it
+NEAR = 1.5  # times the best's expected first token: half of the slots more in use, or half slower
 REFRESH_S = 0.25  # what was measured is taken over: a human does not notice, a second would be late
 
 
@@ -142,6 +143,14 @@ class Guard:
         if pool is None:
             return []
         return [member.id for member in pool.ordered(self._clock(), self._probing)]
+
+    def is_near(self, deployment: str, best: str) -> bool:
+        """Whether it is expected to answer about as soon as `best`."""
+        now = self._clock()
+        one, other = self._deployments.get(deployment), self._deployments.get(best)
+        if one is None or other is None:
+            return False
+        return one.expectation(now) <= NEAR * other.expectation(now)
 
     def admit(self, deployment: str, priority: Priority = Priority.INTERACTIVE) -> Slot | Refusal:
         """Take a slot at once, or be refused at once."""
