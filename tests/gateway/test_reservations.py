@@ -249,8 +249,8 @@ async def test_what_slots_carry_is_measured_where_nobody_declares_it(gateway: Ru
     unknown = await gateway.admin_response("POST", "reservations", told)
     assert unknown.status_code == 400
     assert "fleet file" in unknown.text
-    for name in "abcdef":  # homes in both datacenters
-        await gateway.chat(prompt_cache_key=name)
+    for name in range(20):  # homes in both datacenters
+        await gateway.chat(prompt_cache_key=f"{name}")
     await gateway.metric("prime_generations_total")  # what is gathered is counted
     made = await gateway.admin("POST", "reservations", told)
     assert made["carries_tokens_per_second"] > 1

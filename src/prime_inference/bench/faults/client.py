@@ -72,11 +72,14 @@ class Client:
         *,
         stream: bool = True,
         max_tokens: int | None = None,
+        session: str = "",
     ) -> Answer:
-        """One request, never repeated."""
+        """One request, never repeated; `session` names its conversation."""
         body: dict[str, Any] = {"model": MODEL, "messages": list(messages)}
         if max_tokens is not None:
             body["max_tokens"] = max_tokens
+        if session:
+            body["prompt_cache_key"] = session
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         answer = Answer()

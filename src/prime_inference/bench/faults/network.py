@@ -90,7 +90,7 @@ async def partition(scene: Scene) -> Finding:
     async with staged(scene.folder, TWO_LINKED) as stage:
         east = stage.deployments["east"]
         assert east.link is not None
-        async with traffic(stage.gateways, RATE) as flow:
+        async with traffic(stage.gateways, RATE, sessions=True) as flow:
             await asyncio.sleep(1.5)
             east.link.black_hole()
             await asyncio.sleep(away)

@@ -138,13 +138,18 @@ class Stage:
         fresh.replace(self.config)
 
     async def warm_up(self) -> None:
-        """Until every gateway has measured every deployment and prefers the primary."""
+        """Until every gateway has measured every deployment and prefers the primary.
+
+        With conversations that have different homes: one that begins goes home unless that is
+        notably slower.
+        """
         for gateway in self.gateways:
             self.forget()
             row = 0  # requests in a row that went to the primary
-            for _ in range(WARM_UPS):
+            for number in range(WARM_UPS):
                 before = self.primary.attempts
-                answer = await self.ask(gateway, max_tokens=1)
+                messages = [{"role": "user", "content": f"Warm up {number}"}]
+                answer = await self.ask(gateway, messages=messages, max_tokens=1)
                 assert answer.success, f"a healthy request failed: {answer.error}"
                 row = row + 1 if self.primary.attempts > before else 0
                 measured = all(one.attempts for one in self.deployments.values())

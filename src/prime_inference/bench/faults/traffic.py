@@ -49,12 +49,18 @@ class Balancer:
 
 
 class Traffic:
-    """Answers to requests that arrive at random, `per_second` of them in the mean."""
+    """Answers to requests that arrive at random, `per_second` of them in the mean.
 
-    def __init__(self, balancer: Balancer, per_second: float, random: Random) -> None:
+    `sessions`: each belongs to a conversation of its own, so all deployments have some.
+    """
+
+    def __init__(
+        self, balancer: Balancer, per_second: float, random: Random, *, sessions: bool = False
+    ) -> None:
         self._balancer = balancer
         self._per_second = per_second
         self._random = random
+        self._sessions = sessions
         self._running: set[asyncio.Task[None]] = set()
         self.answers: list[Answer] = []
 
@@ -68,6 +74,8 @@ class Traffic:
         """One request now; every fourth is not streamed."""
         options.setdefault("stream", self._random.random() < 0.75)
         options.setdefault("messages", MESSAGES)
+        if self._sessions:
+            options["session"] = f"{self._random.random()}"
         task = asyncio.create_task(self._one(options))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -94,11 +102,11 @@ class Traffic:
 
 @contextlib.asynccontextmanager
 async def traffic(
-    gateways: Sequence[Replica], per_second: float, seed: int = 1
+    gateways: Sequence[Replica], per_second: float, seed: int = 1, *, sessions: bool = False
 ) -> AsyncIterator[Traffic]:
     """Traffic for the time of the block; afterwards all answers are in."""
     balancer = Balancer(gateways, gateways[0].key)
-    flow = Traffic(balancer, per_second, Random(seed))
+    flow = Traffic(balancer, per_second, Random(seed), sessions=sessions)
     running = asyncio.create_task(flow.run())
     try:
         yield flow
