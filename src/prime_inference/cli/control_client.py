@@ -26,6 +26,7 @@ from prime_inference.cli.replies import error_object
 from prime_inference.cli.settings import is_http_url
 
 ANSWER_SECONDS = 330.0  # adding a deployment may load a model, which may take 300 s
+LOOK_SECONDS = 10.0  # a gateway that does not tell how it is by then is stuck
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,6 @@ class ControlClient:
         self._address = address
         self._http = httpx.Client(
             headers={"authorization": f"Bearer {address.key}"},
-            timeout=ANSWER_SECONDS,
             trust_env=False,  # a control listener is not behind a proxy of the environment
         )
 
@@ -81,7 +81,7 @@ class ControlClient:
 
     def fleet(self) -> dict[str, Any]:
         """The fleet as the gateway sees it."""
-        return self._ask("GET", "/fleet")
+        return self._ask("GET", "/fleet", seconds=LOOK_SECONDS)
 
     def add(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         return self._ask("POST", "/fleet/deployments", entry)
@@ -93,10 +93,16 @@ class ControlClient:
     def remove(self, name: str, *, force: bool) -> dict[str, Any]:
         return self._ask("DELETE", f"/fleet/deployments/{quote(name, safe='')}", {"force": force})
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> dict[str, Any]:
         url = f"{self._address.url}{path}"
         try:
-            response = self._http.request(method, url, json=body)
+            response = self._http.request(method, url, json=body, timeout=seconds)
         except httpx.TimeoutException as error:
             raise TimedOut(f"{self._address.url} did not answer in time.") from error
         except httpx.HTTPError as error:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from prime_inference.cli.control_options import ControlStateDir, ControlUrl, connect
+from prime_inference.cli.failures import CommandFailed
 from prime_inference.cli.options import Plain, TableOrJson, json_help
 from prime_inference.cli.terminal import Column, Terminal
 
@@ -111,8 +112,17 @@ def status(
     """
     terminal = Terminal(plain=plain)
     with connect(control_url, state_dir) as client:
+        seen = False
         while True:
-            view = client.fleet()
+            try:
+                view = client.fleet()
+            except CommandFailed as error:
+                if not seen:
+                    raise
+                terminal.note(f"{error.message} Looking again.")  # it may be on its way back
+                time.sleep(every)
+                continue
+            seen = watch
             if output == "json":
                 terminal.line(json.dumps(view)) if watch else terminal.json(view)
             else:

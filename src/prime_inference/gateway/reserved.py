@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
 
@@ -97,15 +98,21 @@ async def wait_for_reserved(
 
 
 async def wait_again(guard: Guard, run: Run, among: Set[str]) -> Slot | Refusal:
-    """The next slot of the run's reservations, on one `among`, for an answer that has begun."""
+    """A slot of the run's reservations on one `among`, for an answer that has begun.
+
+    Waits for a moment, so that all of its reservations are asked in turn.
+    """
     for reservation in run.reserved:
         for name in among:
             slot = guard.reserved.admit(name, reservation.id)
             if slot is not None:
                 return slot
-        found = await wait_for_reserved(guard, reservation.id, among)
-        if isinstance(found, Slot):
-            return found
+    for reservation in run.reserved:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOKS_S):
+                found = await wait_for_reserved(guard, reservation.id, among)
+                if isinstance(found, Slot):
+                    return found
     await asyncio.sleep(LOOKS_S)
     return FULL
 
