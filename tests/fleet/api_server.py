@@ -155,6 +155,7 @@ class ApiServer:
         self.silent = False  # as a server that nobody reaches
         self.refused = 0  # calls that met that
         self.failures: list[tuple[str, str]] = []  # (method, plural) that answer 500, once each
+        self.hangs: set[tuple[str, str]] = set()  # (method, plural) that are never answered
         self.calls: list[tuple[str, str]] = []  # (method, plural/name) in order, but for watches
         self.watch_answer = b""  # to every watch, if anything
         self.slow_to_go = False  # graphs that are deleted stay until `let_go`
@@ -259,6 +260,8 @@ class ApiServer:
             return 404, {"message": "namespaces not found"}
         key = (plural, name)
         self.calls.append((method, f"{plural}/{name}" if name else plural))
+        if (method, plural) in self.hangs:
+            await asyncio.Event().wait()
         if (method, plural) in self.failures:
             self.failures.remove((method, plural))
             return 500, {"message": "etcd: request timed out"}
@@ -272,14 +275,8 @@ class ApiServer:
             return 404, {"message": "not found"}
         if method == "GET":
             return 200, self.objects[key]
-        if method == "DELETE" and self.slow_to_go and plural.startswith("dynamo"):
-            going = copy.deepcopy(self.objects[key])
-            going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            await self._store("MODIFIED", key, going)
-            return 200, going
         if method == "DELETE":
-            await self._store("DELETED", key, self.objects[key])
-            return 200, {}
+            return await self._delete(key, json.loads(body))
         return await self._replace(key, json.loads(body))
 
     async def _create(self, plural: str, new: Object) -> tuple[int, Object]:
@@ -291,6 +288,18 @@ class ApiServer:
             return 422, {"message": "; ".join(wrong)}
         await self._store("ADDED", key, new)
         return 201, new
+
+    async def _delete(self, key: tuple[str, str], options: Object) -> tuple[int, Object]:
+        uid = self.objects[key]["metadata"]["uid"]
+        if options.get("preconditions", {}).get("uid", uid) != uid:
+            return 409, {"message": "the precondition names another uid"}
+        if self.slow_to_go and key[0].startswith("dynamo"):
+            going = copy.deepcopy(self.objects[key])
+            going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            await self._store("MODIFIED", key, going)
+            return 200, going
+        await self._store("DELETED", key, self.objects[key])
+        return 200, {}
 
     async def _replace(self, key: tuple[str, str], new: Object) -> tuple[int, Object]:
         if self.conflicts:
@@ -309,6 +318,7 @@ class ApiServer:
         self.version += 1
         value = copy.deepcopy(value)
         value["metadata"]["resourceVersion"] = str(self.version)
+        value["metadata"].setdefault("uid", f"uid-{self.version}")
         if kind == "DELETED":
             del self.objects[key]
         else:
@@ -335,9 +345,7 @@ class ApiServer:
         while True:
             for version, kind, which, value in list(self.history):
                 if version > after and which == plural:
-                    if _matches(value, query.get("labelSelector", "")):
-                        event = json.dumps({"type": kind, "object": value})
-                        writer.write(event.encode() + b"\n")
+                    writer.write(_event(kind, value, query.get("labelSelector", "")))
                     after = version
             await writer.drain()
             async with self._changed:
@@ -348,6 +356,15 @@ class ApiServer:
             if self._cut != cut:
                 return
             after = max(after, *(v for v, _, which, _ in self.history if which != plural), after)
+
+
+def _event(kind: str, value: Object, selector: str) -> bytes:
+    """What a watch says; an object that is selected no more may have been before."""
+    if not _matches(value, selector):
+        if kind != "MODIFIED":
+            return b""
+        kind = "DELETED"
+    return json.dumps({"type": kind, "object": value}).encode() + b"\n"
 
 
 def _matches(value: Object, selector: str) -> bool:

@@ -18,7 +18,7 @@ import httpx
 from prime_inference.fleet.controller.datacenter import DatacenterUnreachable
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import ClusterEntry
-from prime_inference.fleet.kubernetes.objects import MANAGED
+from prime_inference.fleet.kubernetes.objects import LABEL, MANAGED
 
 Object = dict[str, Any]
 
@@ -113,7 +113,8 @@ class KubernetesClient:
             return None
 
     async def apply(self, wanted: Object, *, once: bool = False) -> None:
-        """Create the object, or lay what is wanted of it over what it is, unless `once`.
+        """Create the object, or lay what is wanted of it over what it is; `once`: only its labels
+        and annotations.
 
         Fields, labels, annotations and finalizers of others stay. The write names the version
         that it was made from, so that nobody's change is lost. Raises Conflict, Invalid.
@@ -124,7 +125,7 @@ class KubernetesClient:
             await self._call("POST", self._path(api, kind), body=wanted)
             return
         _require_ours(found, wanted)
-        body = found if once else laid_over(found, wanted)
+        body = laid_over(found, {"metadata": wanted["metadata"]} if once else wanted)
         if body != found:
             await self._call("PUT", self._path(api, kind, name), body=body)
 
@@ -137,13 +138,18 @@ class KubernetesClient:
                 continue  # read it anew
         raise DatacenterUnreachable(f"{wanted['metadata']['name']} keeps changing")
 
-    async def delete(self, api: str, kind: str, name: str) -> None:
-        """Also the dependants, which end first; one that is gone already is no error."""
-        body = {"propagationPolicy": "Foreground"}
+    async def delete(self, api: str, kind: str, name: str, *, uid: str = "") -> None:
+        """Also the dependants, which end first; one that is gone already is no error. `uid`: that
+        one and none that has its name since."""
+        body: Object = {"propagationPolicy": "Foreground"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
         try:
             await self._call("DELETE", self._path(api, kind, name), body=body)
         except Absent:
             return
+        except Conflict as error:
+            raise DatacenterUnreachable(f"{kind} {name} is another by now") from error
 
     async def watch(
         self, api: str, kind: str, selector: str, version: str
@@ -220,10 +226,13 @@ def _over(found: Any, wanted: Any) -> Any:
 
 
 def _require_ours(found: Object, wanted: Object) -> None:
-    """Raises Invalid: another controller keeps an object of the same name."""
-    theirs, ours = (one["metadata"].get("labels", {}).get(MANAGED) for one in (found, wanted))
-    if ours is not None and theirs not in (ours, None):
-        raise Invalid(f"{wanted['metadata']['name']} belongs to {theirs!r}")
+    """Raises Invalid: somebody else keeps an object of the same name. One that lost the label of
+    its controller is known by that of its instance."""
+    theirs, ours = (one["metadata"].get("labels") or {} for one in (found, wanted))
+    if ours.get(MANAGED) is None or theirs.get(MANAGED) == ours[MANAGED]:
+        return
+    if theirs.get(MANAGED) is not None or theirs.get(LABEL) != ours.get(LABEL):
+        raise Invalid(f"{wanted['metadata']['name']} belongs to {theirs.get(MANAGED)!r}")
 
 
 def _message(answer: httpx.Response) -> str:

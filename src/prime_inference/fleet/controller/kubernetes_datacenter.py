@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -21,7 +22,13 @@ from prime_inference.fleet.controller.kubernetes_client import (
     laid_over,
 )
 from prime_inference.fleet.controller.kubernetes_watch import Followed
-from prime_inference.fleet.controller.reconcile import Found, InstanceState, Start
+from prime_inference.fleet.controller.reconcile import (
+    Found,
+    InstanceState,
+    Start,
+    deployment_of,
+    digest,
+)
 from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.kubernetes.documents import deployment_documents
@@ -45,7 +52,7 @@ KINDS = {
 }
 WRITTEN_ONCE = (GRAPH, "Deployment")
 """A change would start their pods anew in place, and others may scale them: they are made when
-they are not there, and otherwise left alone."""
+they are not there, and otherwise only their labels and annotations are put right."""
 
 
 class KubernetesDatacenter:
@@ -112,15 +119,25 @@ class KubernetesDatacenter:
         """The operator lets workers finish; the policies go when no pod is left."""
         name = found.name
         graph = await self._client.get(API, GRAPH, name)
-        if graph is not None:
+        if graph is not None and self._is_ours(graph, found):
             if not graph["metadata"].get("deletionTimestamp"):
-                await self._client.delete(API, GRAPH, name)
+                await self._client.delete(API, GRAPH, name, uid=graph["metadata"].get("uid", ""))
+            return
+        if graph is not None:  # another's, and so are its pods
+            await self._delete(name, *KINDS)
             return
         pods, _ = await self._client.list("v1", "Pod", f"{LABEL}={name}")
         if all(_labels(pod).get(COMPONENT) == MOONCAKE for pod in pods):
             await self._delete(name, *(KINDS.keys() - {POLICY}))
         if not pods:
             await self._delete(name, POLICY)
+
+    def _is_ours(self, graph: Object, found: Found) -> bool:
+        """One without the fleet's label is, if it is the instance by its content."""
+        labels = _labels(graph)
+        fleet = labels.get(MANAGED)
+        content = labels.get(CONTENT)
+        return fleet == self._fleet or (fleet is None and content == found.content != "")
 
     async def _delete(self, name: str, *kinds: str) -> None:
         for kind in kinds:
@@ -158,8 +175,10 @@ class KubernetesDatacenter:
     def _is_right(self, document: Document) -> bool:
         kind = document["kind"]
         there = self._followed[kind].objects.get(document["metadata"]["name"])
-        if there is None or kind in WRITTEN_ONCE:
-            return there is not None
+        if there is None:
+            return False
+        if kind in WRITTEN_ONCE:
+            there, document = there["metadata"], document["metadata"]
         return laid_over(there, document) == there
 
     async def _put(self, document: Document) -> None:
@@ -191,45 +210,57 @@ class KubernetesDatacenter:
         return left
 
     def _instance(self, one: Object, name: str, state: InstanceState, why: str = "") -> Found:
-        labels, annotations = _labels(one), one["metadata"].get("annotations", {})
+        """Labels that somebody took away are known from the annotation, and put right then."""
+        labels, annotations = _labels(one), one["metadata"].get("annotations") or {}
+        planned = _planned(annotations.get(PLANNED, ""))
         return Found(
             name=name,
-            deployment=labels.get(DEPLOYMENT, ""),
-            content=labels.get(CONTENT, ""),
+            deployment=labels.get(DEPLOYMENT) or (planned.id if planned else deployment_of(name)),
+            content=labels.get(CONTENT) or (digest(planned) if planned else ""),
             datacenter=self.id,
-            model=annotations.get(MODEL, ""),
+            model=annotations.get(MODEL) or (planned.spec.model.id if planned else ""),
             state=state,
             base_url=frontend_url(name, self._client.namespace),
             why=why,
-            planned=_planned(annotations.get(PLANNED, "")),
+            planned=planned,
         )
 
 
 def _labels(one: Object) -> dict[str, str]:
-    found: dict[str, str] = one["metadata"].get("labels", {})
-    return found
+    return one["metadata"].get("labels") or {}
 
 
+@lru_cache(maxsize=16_384)
 def _planned(text: str) -> PlannedDeployment | None:
     try:
         return msgspec.json.decode(text, type=PlannedDeployment)
-    except msgspec.DecodeError:  # of another version, or somebody wrote it
+    except (ValueError, RecursionError):  # of another version, or somebody wrote it
         return None
+
+
+def _status(graph: Object) -> tuple[Object, list[Object]]:
+    """What its operator wrote, and the conditions in it; whatever else is there is nothing."""
+    status = graph.get("status")
+    if not isinstance(status, dict):
+        return {}, []
+    conditions = status.get("conditions")
+    if not isinstance(conditions, list):
+        return status, []
+    return status, [one for one in conditions if isinstance(one, dict)]
 
 
 def _why(graph: Object) -> str:
     """What the operator says about a graph that is not ready."""
-    conditions = graph.get("status", {}).get("conditions", [])
-    said = [one for one in conditions if one["type"] == "Ready" and one["status"] != "True"]
-    return " ".join(one.get("message", "") for one in said)
+    _, conditions = _status(graph)
+    said = [one for one in conditions if one.get("type") == "Ready" and one.get("status") != "True"]
+    return " ".join(str(one.get("message") or "") for one in said)
 
 
 def state_of(graph: Object) -> InstanceState:
     """Of a graph, from what the operator wrote into its status."""
     if graph["metadata"].get("deletionTimestamp"):
         return "draining"
-    status = graph.get("status", {})
-    conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
-    if conditions.get("Ready") == "True":
+    status, conditions = _status(graph)
+    if any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions):
         return "ready"
     return "failing" if status.get("state") == "failed" else "starting"

@@ -29,7 +29,7 @@ class Followed:
     async def follow(self) -> None:
         """For ever. Between watches there are pauses, which grow while watches are short:
         whatever a server answers, it is not asked without end."""
-        clock, backoff = asyncio.get_running_loop().time, Backoff()
+        clock, backoff, told = asyncio.get_running_loop().time, Backoff(), ""
         while True:
             began = clock()
             try:
@@ -37,10 +37,12 @@ class Followed:
             except Gone:
                 self._version = None
             except DatacenterUnreachable as error:
-                log.warning("%s: %s", self.kind, error)
+                if str(error) != told:
+                    log.warning("%s: %s", self.kind, error)
+                told = str(error)
                 self._version, self.known = None, False
             if clock() - began >= WATCHED_SECONDS:
-                backoff = Backoff()
+                backoff, told = Backoff(), ""
             await asyncio.sleep(backoff.pause(0.0))
 
     async def _watch(self) -> None:
