@@ -182,6 +182,7 @@ def test_what_makes_no_sense_is_refused_by_its_name(field: str, value: object) -
         ("overflow", {"full": NAN}),
         ("overflow", {"full_seconds": NAN}),
         ("overflow", {"gpu_budget": -3}),
+        ("overflow", {"ready_seconds": NAN}),
     ],
 )
 def test_a_gateway_and_overflow_that_cannot_be_are_refused(
@@ -190,6 +191,39 @@ def test_a_gateway_and_overflow_that_cannot_be_are_refused(
     (tmp_path / "fleet.toml").write_text(toml({**FLEET, table: {**FLEET[table], **changes}}))
     with pytest.raises(SpecImpossible, match=table):
         read_fleet(tmp_path / "fleet.toml")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "http://127.0.0.1:99999",
+        "a\nb: c",
+        "http://[::1",
+        "--help",
+        "ftp://x",
+        "https://",
+        "http://a b",
+    ],
+)
+def test_an_api_server_that_has_no_address_is_refused(tmp_path: Path, server: str) -> None:
+    """One of them once ended every step of the controller."""
+    datacenters = [{"id": "east", "kubernetes": {"server": server}}]
+    (tmp_path / "fleet.toml").write_text(toml({**FLEET, "datacenter": datacenters}))
+    with pytest.raises(SpecImpossible, match="east: server"):
+        read_fleet(tmp_path / "fleet.toml")
+
+
+def test_two_datacenters_are_not_one_namespace_of_one_server(tmp_path: Path) -> None:
+    """Each would take what the other has for its own."""
+    places = [
+        {"id": name, "kubernetes": {"server": "https://k:6443/x", "namespace": namespace}}
+        for name, namespace in (("east", "prime"), ("west", "prime"), ("north", "other"))
+    ]
+    (tmp_path / "fleet.toml").write_text(toml({**FLEET, "datacenter": places}))
+    with pytest.raises(SpecImpossible, match=r"two datacenters are namespace 'prime'"):
+        read_fleet(tmp_path / "fleet.toml")
+    (tmp_path / "fleet.toml").write_text(toml({**FLEET, "datacenter": places[::2]}))
+    assert len(read_fleet(tmp_path / "fleet.toml").datacenters) == 2
 
 
 def test_every_number_of_a_spec_has_a_bound() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from prime_inference.fleet.catalogue import find_spec
+from prime_inference.fleet.catalogue import Reading, find_spec
 from prime_inference.fleet.errors import SpecImpossible
 from prime_inference.fleet.spec import Spec, Whole
 from prime_inference.fleet.toml_file import read_toml, to_struct
@@ -40,6 +41,11 @@ class ClusterEntry(Struct, frozen=True, forbid_unknown_fields=True):
     token_file: str = ""  # read again for each request: tokens of pods live for an hour
     ca_file: str = ""  # empty: the system's authorities
     monitoring: str = ""  # a namespace whose pods may read metrics; empty: none
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What makes it another one if it changes."""
+        return self.server, self.namespace
 
 
 class DatacenterEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +93,7 @@ class OverflowEntry(Struct, frozen=True, forbid_unknown_fields=True):
     idle: float = 0.4
     full_seconds: float = 60.0
     idle_seconds: float = 900.0
+    ready_seconds: float = 900.0
 
 
 class FleetFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,29 +129,31 @@ class Fleet:
         return next((one for one in self.deployments if one.id == deployment_id), None)
 
 
-def read_fleet(path: Path) -> Fleet:
-    """Raises SpecMalformed, SpecImpossible."""
+def read_fleet(path: Path, *, reading: Reading = lambda _: None) -> Fleet:
+    """`reading` is called with each file before it is read. Raises SpecMalformed,
+    SpecImpossible."""
+    reading(path)
     file = to_struct(read_toml(path), FleetFile, str(path))
     _check(file)
     return Fleet(
         name=file.name,
         datacenters=tuple(file.datacenter),
-        deployments=tuple(_planned(entry, path.parent) for entry in file.deployment),
+        deployments=tuple(_planned(entry, path.parent, reading) for entry in file.deployment),
         gateway=file.gateway,
         overflow=file.overflow,
     )
 
 
-def _planned(entry: DeploymentEntry, base: Path) -> PlannedDeployment:
+def _planned(entry: DeploymentEntry, base: Path, reading: Reading) -> PlannedDeployment:
     try:
-        spec = find_spec(entry.spec, base, entry.changes)
+        spec = find_spec(entry.spec, base, entry.changes, reading=reading)
     except SpecImpossible as error:  # say of which: many may have the same spec
         raise SpecImpossible(f"{entry.id} ({entry.spec})", error.reasons) from error
     return PlannedDeployment(entry.id, entry.datacenter, spec)
 
 
 def _check(file: FleetFile) -> None:
-    reasons = [*_names(file), *_gateway(file.gateway)]
+    reasons = [*_names(file), *_places(file.datacenter), *_gateway(file.gateway)]
     for entry in file.datacenter:
         reasons += _datacenter(entry)
     if file.overflow is not None:
@@ -173,6 +182,13 @@ def _names(file: FleetFile) -> Iterator[str]:
             yield f"{entry.id} is in {entry.datacenter!r}, which is no datacenter of it"
 
 
+def _places(datacenters: Iterable[DatacenterEntry]) -> Iterator[str]:
+    places = Counter(one.kubernetes.place for one in datacenters if one.kubernetes is not None)
+    for (server, namespace), count in places.items():
+        if count > 1:
+            yield f"two datacenters are namespace {namespace!r} of {server or 'this cluster'}"
+
+
 def _datacenter(entry: DatacenterEntry) -> Iterator[str]:
     if entry.gpus < 0 or not 0 <= entry.surge <= MOST_REPLICAS:
         yield f"{entry.id}: gpus are 0 or more, surge is 0 to {MOST_REPLICAS}"
@@ -182,8 +198,22 @@ def _datacenter(entry: DatacenterEntry) -> Iterator[str]:
         except ValueError as error:
             yield f"{entry.id}: frontend_url: {error}"
     if entry.kubernetes is not None:
+        yield from _server(f"{entry.id}: server", entry.kubernetes.server)
         yield from _cluster_name(f"{entry.id}: namespace", entry.kubernetes.namespace)
         yield from _cluster_name(f"{entry.id}: monitoring", entry.kubernetes.monitoring)
+
+
+def _server(key: str, address: str) -> Iterator[str]:
+    """Of an API server; none is that of the pod's own cluster."""
+    if not address:
+        return
+    scheme, _, rest = address.partition("://")
+    try:
+        if scheme not in ("http", "https") or not address.isprintable():
+            raise ValueError("it is http:// or https://, a host, and a port if need be")
+        Origin.parse(f"http://{rest}")
+    except ValueError as error:
+        yield f"{key} {address[:80]!r}: {error}"
 
 
 def _cluster_name(key: str, name: str) -> Iterator[str]:
@@ -215,6 +245,7 @@ def _overflow(entry: OverflowEntry) -> Iterator[str]:
     for name, seconds in (
         ("full_seconds", entry.full_seconds),
         ("idle_seconds", entry.idle_seconds),
+        ("ready_seconds", entry.ready_seconds),
     ):
         if not 0 <= seconds <= LONGEST_SECONDS:
             yield f"overflow.{name} {seconds} is not within 0 and a year"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -25,10 +26,25 @@ def model_names() -> list[str]:
     return _names("models", ".json")
 
 
-def find_spec(name: str, base: Path | None = None, changes: dict[str, Any] | None = None) -> Spec:
+Reading = Callable[[Path], None]
+"""Called with each file before it is read, for who follows them."""
+
+
+def find_spec(
+    name: str,
+    base: Path | None = None,
+    changes: dict[str, Any] | None = None,
+    *,
+    reading: Reading = lambda _: None,
+) -> Spec:
     """`read_spec`, checked. Raises SpecMalformed, SpecImpossible."""
+    if name.endswith(".toml"):
+        reading((base or Path()) / name)
     spec = read_spec(name, base, changes)
-    require(spec, find_model(spec.model.architecture, folder_of(name, base)))
+    architecture, folder = spec.model.architecture, folder_of(name, base)
+    if architecture.endswith(".json"):
+        reading((folder or Path()) / architecture)
+    require(spec, find_model(architecture, folder))
     return spec
 
 
