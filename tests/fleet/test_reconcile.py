@@ -14,10 +14,13 @@ from msgspec.structs import replace
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.overflow import (
     Add,
+    GiveUp,
     ModelLoad,
+    Offer,
     Overflow,
     OverflowSettings,
     Remove,
+    Waiting,
 )
 from prime_inference.fleet.controller.reconcile import Found, digest, instance_name, reconcile
 from prime_inference.fleet.fleet import PlannedDeployment
@@ -135,6 +138,83 @@ def test_one_that_served_may_serve_again_before_its_replacement_does(state):
     assert never.drains == [found(OLD, "starting")]
 
 
+RENAMED, ELSEWHERE = planned("renamed"), planned("moved", datacenter="b")
+
+
+@pytest.mark.parametrize("heir", [RENAMED, ELSEWHERE, planned("renamed", 2)])
+@pytest.mark.parametrize("state", [None, "starting", "crash-looping", "failing"])
+def test_one_that_is_renamed_or_moved_goes_on_until_its_successor_serves(heir, state):
+    there = [found(OLD), *([found(heir, state)] if state else [])]
+    decision = reconcile(want(heir), there, surge={"a": 1})
+    assert [start.planned for start in decision.starts] == ([heir] if state is None else [])
+    assert (decision.listed, decision.drains) == ([found(OLD)], [])
+    done = reconcile(want(heir), [found(OLD), found(heir)], surge={"a": 1})
+    assert (done.listed, done.drains) == ([found(heir)], [found(OLD)])
+
+
+def test_a_renamed_one_that_fails_may_serve_again_before_its_successor_does():
+    decision = reconcile(want(RENAMED), [found(OLD, "failing")], surge={"a": 1})
+    assert [start.planned for start in decision.starts] == [RENAMED]
+    assert decision.drains == []
+    never = reconcile(want(RENAMED), [found(OLD, "starting")], surge={"a": 1})
+    assert never.drains == [found(OLD, "starting")]
+
+
+def test_those_that_are_renamed_go_one_after_another_as_those_that_change():
+    heirs = want(planned("x2"), planned("y2"))
+    first = reconcile(heirs, [found(OLD), found(OTHER)], surge={"a": 1})
+    assert [start.planned.id for start in first.starts] == ["x2"]
+    assert first.listed == [found(OLD), found(OTHER)]
+    second = [found(planned("x2")), found(OLD, "draining"), found(OTHER)]
+    decision = reconcile(heirs, second, surge={"a": 1})
+    assert decision.starts == []  # what still ends takes up the room
+    third = reconcile(heirs, [found(planned("x2")), found(OTHER)], surge={"a": 1})
+    assert [start.planned.id for start in third.starts] == ["y2"]
+
+
+def test_without_room_a_renamed_one_goes_first_but_not_the_last_that_serves():
+    alone = reconcile(want(RENAMED), [found(OLD)], surge={})
+    assert (alone.listed, alone.drains, alone.starts) == ([found(OLD)], [], [])
+    assert alone.stuck == ["renamed"]
+    both = reconcile(want(RENAMED, OTHER), [found(OLD), found(OTHER)], surge={})
+    assert (both.drains, both.listed) == ([found(OLD)], [found(OTHER)])
+    ends = [found(OLD, "draining"), found(OTHER)]
+    assert reconcile(want(RENAMED, OTHER), ends, surge={}).starts == []
+    gone = reconcile(want(RENAMED, OTHER), [found(OTHER)], surge={})
+    assert [start.planned for start in gone.starts] == [RENAMED]
+
+
+def test_one_that_is_removed_goes_at_once_if_another_of_its_model_serves():
+    decision = reconcile(want(OTHER), [found(OLD), found(OTHER)], surge={"a": 1})
+    assert (decision.listed, decision.drains) == ([found(OTHER)], [found(OLD)])
+    broken = reconcile(want(OTHER), [found(OLD), found(OTHER, "failing")], surge={"a": 1})
+    assert (broken.listed, broken.drains) == ([found(OLD)], [])
+    model = replace(SPEC.model, id="other/model")
+    foreign = PlannedDeployment("z", "a", replace(SPEC, model=model))
+    other = reconcile(want(foreign), [found(OLD)], surge={"a": 1})
+    assert other.drains == [found(OLD)]
+
+
+def test_what_a_silent_datacenter_was_last_known_to_serve_lets_nothing_be_drained():
+    moved = [found(OLD), found(ELSEWHERE)]
+    heard = reconcile(want(ELSEWHERE), moved, surge={})
+    assert heard.drains == [found(OLD)]
+    silent = reconcile(want(ELSEWHERE), moved, surge={}, silent={"b"})
+    assert silent.drains == []
+    assert sorted(one.name for one in silent.listed) == sorted(one.name for one in moved)
+    there = [found(OLD), found(planned("y", datacenter="b"))]
+    no_room = want(NEW, planned("y", datacenter="b"))
+    assert reconcile(no_room, there, surge={}).drains == [found(OLD)]
+    assert reconcile(no_room, there, surge={}, silent={"b"}).drains == []
+
+
+def test_a_deployment_that_moves_needs_no_room_where_nothing_of_it_is():
+    moved = planned("x", datacenter="b")
+    decision = reconcile(want(moved), [found(OLD)], surge={})
+    assert [start.planned for start in decision.starts] == [moved]
+    assert decision.listed == [found(OLD)]
+
+
 def test_the_content_of_a_deployment_names_its_instance():
     assert digest(OLD) == digest(planned("x"))
     assert digest(OLD) != digest(NEW)
@@ -159,12 +239,13 @@ def calls_of(work):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_twice_the_fleet_is_twice_the_work(version):
-    """Whether nothing changed or everything did."""
+@pytest.mark.parametrize("name", ["d", "e"])
+def test_twice_the_fleet_is_twice_the_work(name, version):
+    """Whether nothing changed or everything did, names too."""
 
     def calls(size):
         there = [found(planned(f"d{at}")) for at in range(size)]
-        wanted = want(*(planned(f"d{at}", version) for at in range(size)))
+        wanted = want(*(planned(f"{name}{at}", version) for at in range(size)))
         return calls_of(lambda: reconcile(wanted, there, surge={"a": size}))
 
     assert calls(400) < 2.2 * calls(200)
@@ -179,13 +260,15 @@ class World:
     def __init__(self):
         self.instances = {}
 
-    def carry_out(self, decision):
+    def carry_out(self, decision, silent):
         for one in decision.drains:
             assert one not in decision.listed
-            self.instances[one.name] = replace_state(one, "draining")
+            if one.datacenter not in silent:
+                self.instances[one.name] = replace_state(one, "draining")
         for start in decision.starts:
             assert start.name not in self.instances
-            self.instances[start.name] = found(start.planned, "starting")
+            if start.planned.datacenter not in silent:
+                self.instances[start.name] = found(start.planned, "starting")
 
     def advance(self, name):
         one = self.instances[name]
@@ -207,6 +290,21 @@ def replace_planned(one, planned):
     return dataclasses.replace(one, planned=planned)
 
 
+def changed(data, versions, mark):
+    """What a fleet's file may become; `mark` makes a name that it has not had."""
+    name = data.draw(st.sampled_from(sorted(versions)))
+    datacenter, version = versions.pop(name)
+    match data.draw(st.sampled_from(["content", "name", "place", "one less"])):
+        case "content":
+            versions[name] = (datacenter, data.draw(st.integers(1, 4)))
+        case "name":
+            versions[f"{name[0]}{mark}"] = (datacenter, version)
+        case "place":
+            versions[name] = (data.draw(st.sampled_from("ab")), version)
+        case "one less" if len(versions) < 2:  # a single one waits for ever where surge is 0
+            versions[name] = (datacenter, version)
+
+
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
 @given(st.data())
 def test_a_model_that_serves_goes_on_serving_whatever_is_replaced(data):
@@ -215,30 +313,29 @@ def test_a_model_that_serves_goes_on_serving_whatever_is_replaced(data):
     surge = {"a": data.draw(st.integers(0, 2)), "b": data.draw(st.integers(0, 2))}
     versions = {"x": ("a", 1), "y": ("b", 1), "z": ("a", 1)}
 
-    def step():
+    def step(silent=()):
         wanted = want(*(planned(name, v, dc) for name, (dc, v) in versions.items()))
         before = list(world.instances.values())
-        decision = reconcile(wanted, before, surge=surge)
-        ready = [one for one in before if one.state == "ready"]
-        if any(one.deployment in versions for one in ready):
-            assert decision.listed, before
+        decision = reconcile(wanted, before, surge=surge, silent=silent)
+        ready = [one for one in before if one.state == "ready" and one.datacenter not in silent]
+        assert not ready or any(one in decision.listed for one in ready), before
         assert all(one.state == "ready" for one in decision.listed)
         assert max(Counter(one.deployment for one in decision.listed).values(), default=0) <= 2
-        world.carry_out(decision)
+        assert len({one.name for one in decision.listed}) == len(decision.listed)
+        world.carry_out(decision, silent)
         return decision
 
-    for _ in range(data.draw(st.integers(1, 12))):
-        step()
+    for mark in range(data.draw(st.integers(1, 12))):
+        step(data.draw(st.sampled_from([(), (), ("a",), ("b",)])))
         if world.instances:
             for name in data.draw(st.sets(st.sampled_from(sorted(world.instances)))):
                 world.advance(name)
-        match data.draw(st.integers(0, 3)):
-            case 0:
-                name = data.draw(st.sampled_from(sorted(versions)))
-                versions[name] = (versions[name][0], data.draw(st.integers(1, 4)))
-            case 1 if world.instances:
+        match data.draw(st.sampled_from(["", "change", "change", "failure"])):
+            case "change":
+                changed(data, versions, mark)
+            case "failure" if world.instances:
                 world.fail(data.draw(st.sampled_from(sorted(world.instances))))
-    for _ in range(20):  # left alone, it arrives
+    for _ in range(60):  # left alone, it arrives
         step()
         for name in sorted(world.instances):
             world.advance(name)
@@ -252,11 +349,11 @@ def test_a_model_that_serves_goes_on_serving_whatever_is_replaced(data):
 # -- overflow
 
 
-SETTINGS = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=16)
+SETTINGS = OverflowSettings(full_seconds=60, idle_seconds=600, ready_seconds=300, gpu_budget=16)
 
 
 def load(in_flight, slots=100, **fields):
-    return ModelLoad(in_flight, slots, starting=False, slots_each=50, gpus_each=8, **fields)
+    return ModelLoad(in_flight, slots, slots_each=50, **fields)
 
 
 class Watched:
@@ -264,12 +361,14 @@ class Watched:
         self.overflow = Overflow(settings)
         self.now = 0.0
 
-    def after(self, seconds, one, free=None, preferred=("a", "b")):
+    def after(self, seconds, one, free=None, offers=("a", "b")):
         self.now += seconds
         if isinstance(one, ModelLoad):
             one = {"m": one}
+        spent = sum(8 * (len(each.extra) + len(each.waiting)) for each in one.values())
+        offered = [Offer(datacenter, 8) for datacenter in offers]
         return self.overflow.decide(
-            self.now, one, free or {"a": 8, "b": 8}, dict.fromkeys(one, preferred)
+            self.now, one, lambda _: offered, free or {"a": 8, "b": 8}, spent
         )
 
 
@@ -307,9 +406,35 @@ def test_overflow_keeps_to_its_budget():
 
 def test_nothing_is_judged_while_a_deployment_is_on_its_way():
     watched = Watched()
-    on_its_way = ModelLoad(90, 100, starting=True, slots_each=50, gpus_each=8)
-    watched.after(0, on_its_way)
-    assert watched.after(100, on_its_way) == []
+    for on_its_way in (load(0, 0, starting=True), load(90, waiting=(Waiting("e1"),))):
+        watched.after(0, on_its_way)
+        assert watched.after(100, on_its_way) == []
+
+
+def test_one_that_does_not_get_ready_is_given_up_and_the_next_place_is_tried_at_once():
+    watched = Watched()
+    waits = load(90, waiting=(Waiting("e1"),))
+    watched.after(0, waits)
+    assert watched.after(299, waits) == []
+    assert watched.after(2, waits) == [GiveUp("m", "e1")]
+    assert watched.after(0, load(90), offers=("b",)) == [Add("m", "b")]
+    hopeless = load(90, waiting=(Waiting("e2", hopeless=True),))
+    assert watched.after(0, hopeless) == [GiveUp("m", "e2")]
+    assert watched.after(0, load(90), offers=()) == []
+
+
+def test_one_that_serves_now_and_then_is_given_up_only_if_it_fails_for_long():
+    watched = Watched()
+    for _ in range(5):
+        assert watched.after(299, load(90, waiting=(Waiting("e1"),))) == []
+        assert watched.after(0, load(90, slots=150, extra=("e1",))) == []
+
+
+def test_a_model_of_which_nothing_is_known_to_serve_is_full():
+    """Its datacenters are silent: nobody but others can answer."""
+    watched = Watched()
+    assert watched.after(0, load(0, slots=0)) == []
+    assert watched.after(61, load(0, slots=0)) == [Add("m", "a")]
 
 
 def test_what_overflowed_is_drained_when_the_rest_has_long_been_enough():
@@ -362,7 +487,10 @@ def test_a_constant_load_never_makes_it_swing(history):
     assert len(set(kinds)) <= 1
 
 
-@pytest.mark.parametrize("wrong", [{"full": 0.3}, {"idle": 0.0}, {"full": 1.2}, {"gpu_budget": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"full": 0.3}, {"idle": 0.0}, {"full": 1.2}, {"gpu_budget": -1}, {"ready_seconds": -1}],
+)
 def test_settings_that_would_swing_are_refused(wrong):
     with pytest.raises(ValueError, match="overflow"):
         OverflowSettings(**wrong)

@@ -4,13 +4,18 @@ A deployment as wanted is made real by an instance, named after it and its conte
 deployment is a new instance beside the old one: it starts, is listed when it is ready, and
 only then is the old one taken from the list and drained. Where there is no room for both, the
 old one goes first, but only while another deployment of the model serves.
+
+What is wanted no more is drained, unless a wanted deployment of its model does not serve yet:
+that one succeeds it, as a changed deployment succeeds its old instance. So a deployment that is
+renamed, or moved under another name, leaves no gap. What a datacenter that does not answer was
+last known to serve counts for nothing here.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,13 +60,15 @@ class Decision:
     """`listed` first: gateways must have let go of what is drained.
 
     What is draining is among `drains` until it is gone, whoever began to drain it. `kept` are
-    there and stay: what belongs to them may be missing.
+    there and stay: what belongs to them may be missing. `stuck` are deployments that cannot be
+    replaced: there is no room, and no other of the model serves.
     """
 
     listed: list[Found] = field(default_factory=list)
     drains: list[Found] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     kept: list[Start] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
 
 
 def digest(planned: PlannedDeployment) -> str:
@@ -85,34 +92,125 @@ def reconcile(
     found: Iterable[Found],
     *,
     surge: Mapping[str, int],
+    silent: Collection[str] = (),
 ) -> Decision:
     """`wanted` with the digest of each; `surge`: replacements that a datacenter has room for
-    beside what they replace."""
-    found = list(found)
+    beside what they replace; `silent`: datacenters that do not answer."""
+    wanted, found = list(wanted), list(found)
     decision = Decision(drains=[one for one in found if one.state == "draining"])
-    by_deployment: defaultdict[str, list[Found]] = defaultdict(list)
-    for one in found:
-        by_deployment[one.deployment].append(one)
-    serving = Counter(one.model for one in found if one.state == "ready")
-    room = _room_left(by_deployment, surge)
+    instances, orphans = _matched([planned for planned, _ in wanted], found, silent)
+    decision.drains += [one for one in orphans if one.state != "draining"]
+    now = _Now(
+        serving=Counter(
+            one.model for mine in instances.values() for one in mine if _serves(one, silent)
+        ),
+        room=_room_left(instances.values(), surge),
+        silent=silent,
+    )
     for planned, content in wanted:
-        mine = by_deployment.pop(planned.id, [])
         never = not surge.get(planned.datacenter)
-        _one(decision, planned, content, mine, serving, room, no_room_ever=never)
-    for orphans in by_deployment.values():
-        decision.drains += [one for one in orphans if one.state != "draining"]
+        _one(decision, planned, content, instances[planned.id], now, no_room_ever=never)
     return decision
 
 
-def _room_left(
-    by_deployment: Mapping[str, list[Found]], surge: Mapping[str, int]
-) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What deployments share: how many serve a model, and room for replacements."""
+
+    serving: Counter[str]
+    room: dict[str, int]
+    silent: Collection[str]
+
+
+def _serves(one: Found, silent: Collection[str]) -> bool:
+    return one.state == "ready" and one.datacenter not in silent
+
+
+def _matched(
+    wanted: Sequence[PlannedDeployment], found: Iterable[Found], silent: Collection[str]
+) -> tuple[dict[str, list[Found]], list[Found]]:
+    """The instances of each wanted deployment, those that it succeeds among them, and the
+    instances that nobody wants."""
+    by_deployment: defaultdict[str, list[Found]] = defaultdict(list)
+    for one in found:
+        by_deployment[one.deployment].append(one)
+    mine = {planned.id: by_deployment.pop(planned.id, []) for planned in wanted}
+    orphans = [one for instances in by_deployment.values() for one in instances]
+    if not orphans:
+        return mine, []
+    heirs = [
+        planned for planned in wanted if not any(_serves(one, silent) for one in mine[planned.id])
+    ]
+    heired = _elders(heirs, orphans, silent)
+    for heir, elder in heired:
+        mine[heir].append(elder)
+    ends = [one for one in orphans if one.state == "draining"]
+    in_the_way = _dealt([one for one in heirs if not mine[one.id]], ends, _place_of)
+    in_the_way += _dealt(heirs, _without(ends, in_the_way), _place_of)
+    for heir, ending in in_the_way:
+        mine[heir].append(ending)
+    return mine, _without(orphans, heired + in_the_way)
+
+
+_Dealt = list[tuple[str, Found]]  # instances to deployments, by id
+
+
+def _elders(
+    heirs: Sequence[PlannedDeployment], orphans: Sequence[Found], silent: Collection[str]
+) -> _Dealt:
+    """To each heir one that serves, or may serve again; of its own datacenter if there is one."""
+    elders: _Dealt = []
+    for likely in (
+        lambda one: _serves(one, silent),
+        lambda one: one.state == "ready",
+        lambda one: one.state == "failing",
+    ):
+        for key in (_place_of, _model_of):
+            with_elder = {heir for heir, _ in elders}
+            elders += _dealt(
+                [one for one in heirs if one.id not in with_elder],
+                _without(filter(likely, orphans), elders),
+                key,
+            )
+    return elders
+
+
+def _dealt(
+    heirs: Iterable[PlannedDeployment],
+    instances: Iterable[Found],
+    key: Callable[[str, str], object],
+) -> _Dealt:
+    """One instance to each heir, of equal keys, as far as they go."""
+    waiting: defaultdict[object, deque[Found]] = defaultdict(deque)
+    for one in instances:
+        waiting[key(one.model, one.datacenter)].append(one)
+    return [
+        (heir.id, left.popleft())
+        for heir in heirs
+        if (left := waiting.get(key(heir.spec.model.id, heir.datacenter)))
+    ]
+
+
+def _place_of(model: str, datacenter: str) -> object:
+    return model, datacenter
+
+
+def _model_of(model: str, datacenter: str) -> object:
+    return model
+
+
+def _without(instances: Iterable[Found], dealt: _Dealt) -> list[Found]:
+    taken = {one.name for _, one in dealt}
+    return [one for one in instances if one.name not in taken]
+
+
+def _room_left(deployments: Iterable[Sequence[Found]], surge: Mapping[str, int]) -> dict[str, int]:
     """Replacements that may still begin: those that run beside their elders use up room."""
     room = dict(surge)
-    for instances in by_deployment.values():
+    for instances in deployments:
         if len(instances) > 1:
-            datacenter = instances[0].datacenter
-            room[datacenter] = room.get(datacenter, 0) - (len(instances) - 1)
+            for datacenter, count in Counter(one.datacenter for one in instances).items():
+                room[datacenter] = room.get(datacenter, 0) - (count - 1)
     return room
 
 
@@ -121,54 +219,62 @@ def _one(
     planned: PlannedDeployment,
     content: str,
     mine: list[Found],
-    serving: Counter[str],
-    room: dict[str, int],
+    now: _Now,
     *,
     no_room_ever: bool,
 ) -> None:
-    current = next((one for one in mine if one.content == content), None)
+    current = next(
+        (one for one in mine if one.content == content and one.deployment == planned.id), None
+    )
     old = [one for one in mine if one is not current and one.state != "draining"]
     if current is not None and current.state != "draining":
         decision.kept.append(Start(current.name, content, planned))
     if current is not None and current.state == "ready":
         decision.listed.append(current)
-        decision.drains += old
-        return
-    # of several that are out of date one goes on serving, or may serve again before the current
-    # one does; the others only take up room
-    keep = next((one for state in ("ready", "failing") for one in old if one.state == state), None)
+        if _serves(current, now.silent):
+            decision.drains += old
+            return
+    keep = _keep(old, now.silent)
     surplus = [one for one in old if one is not keep]
-    serving[planned.spec.model.id] -= sum(one.state == "ready" for one in surplus)
+    now.serving[planned.spec.model.id] -= sum(_serves(one, now.silent) for one in surplus)
     decision.drains += surplus
     missing = current is None and (keep is None or not surplus)
-    if (
-        missing
-        and not _starts(decision, planned, content, room, alone=not mine)
-        and keep is not None
-    ):
+    if missing and not _starts(decision, planned, content, mine, now.room) and keep is not None:
         if keep.state != "ready":
             decision.drains.append(keep)
             return
-        if no_room_ever and serving[planned.spec.model.id] > 1:
-            serving[planned.spec.model.id] -= 1
+        if no_room_ever and now.serving[planned.spec.model.id] > 1:
+            now.serving[planned.spec.model.id] -= 1
             decision.drains.append(keep)  # another deployment of the model serves meanwhile
             return
+        if no_room_ever:
+            decision.stuck.append(planned.id)
     if keep is not None:
         _go_on(decision, keep)
+
+
+def _keep(old: Sequence[Found], silent: Collection[str]) -> Found | None:
+    """Of several that are out of date one goes on serving, or may serve again before the current
+    one does; the others only take up room."""
+    by_hope = sorted(
+        (one for one in old if one.state in ("ready", "failing")),
+        key=lambda one: (not _serves(one, silent), one.state != "ready"),
+    )
+    return by_hope[0] if by_hope else None
 
 
 def _starts(
     decision: Decision,
     planned: PlannedDeployment,
     content: str,
+    mine: Iterable[Found],
     room: dict[str, int],
-    *,
-    alone: bool,
 ) -> bool:
-    """Start it, if it is `alone` or there is room beside what is there; whether that was so."""
-    if not alone and room.get(planned.datacenter, 0) <= 0:
-        return False
-    if not alone:
+    """Start it, if nothing of it is in its datacenter or there is room beside what is there;
+    whether that was so."""
+    if any(one.datacenter == planned.datacenter for one in mine):
+        if room.get(planned.datacenter, 0) <= 0:
+            return False
         room[planned.datacenter] -= 1
     decision.starts.append(Start(instance_name(planned, content), content, planned))
     return True
