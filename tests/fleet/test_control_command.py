@@ -152,6 +152,50 @@ async def test_one_file_rules_this_machine_and_a_cluster(controlled: Controlled)
     assert controlled.listed_here == before
 
 
+MOVED = """
+name = "both"
+[gateway]
+notice_seconds = 0.1
+[[datacenter]]
+id = "there"
+[[deployment]]
+id = "renamed"
+datacenter = "there"
+spec = "mocker"
+changes = { topology = { prefill = { replicas = 1 }, decode = { replicas = 1 } } }
+"""
+
+
+async def test_what_left_the_file_is_drained_once_its_successors_serve(controlled: Controlled):
+    """It once ran, and was listed, for ever: here without anybody who kept it."""
+    server = controlled.server
+    await controlled.start()
+    await until(lambda: controlled.listed_here.keys() == {"tiny"} and server.names(GRAPHS))
+    await server.operate(server.names(GRAPHS)[0], "successful")
+    await until(lambda: controlled.listed_here.keys() == {"tiny", "big"})
+    assert await controlled.end(signal.SIGKILL) == -signal.SIGKILL
+    controlled.file.write_text(MOVED)
+    folder = StateFolder(controlled.local.folder.with_name("both.there"))
+    seen = []
+
+    def moved() -> bool:
+        seen.append(controlled.listed_here.keys())
+        return seen[-1] == {"renamed"}
+
+    try:
+        await controlled.start()
+        await until(moved)
+        assert all(keys & {"tiny", "renamed"} for keys in seen)
+        await until(lambda: processes.find(str(controlled.local.folder)) == {})
+        await until(lambda: server.names(GRAPHS) == [])
+        assert controlled.listed_in_cluster == {}
+        known = controlled.list_here.with_name("clusters.json")
+        await until(lambda: json.loads(known.read_text()) == [])
+    finally:
+        await controlled.end(signal.SIGKILL)
+        await end_without_supervisor(folder)
+
+
 async def test_a_controller_that_dies_ends_nothing_and_the_next_one_goes_on(
     controlled: Controlled,
 ):

@@ -24,29 +24,32 @@ from prime_inference.fleet.controller.kubernetes_client import (
     TokenFile,
     laid_over,
 )
-from prime_inference.fleet.controller.kubernetes_datacenter import KubernetesDatacenter, state_of
+from prime_inference.fleet.controller.kubernetes_datacenter import (
+    CONTENT,
+    DEPLOYMENT,
+    PLANNED,
+    KubernetesDatacenter,
+    state_of,
+)
 from prime_inference.fleet.controller.kubernetes_watch import Followed
 from prime_inference.fleet.controller.lists import GatewayLists
 from prime_inference.fleet.controller.local_datacenter import LocalDatacenter
-from prime_inference.fleet.controller.overflow import Overflow, OverflowSettings
 from prime_inference.fleet.controller.reconcile import Found, Start, digest
-from prime_inference.fleet.controller.scaling import Scaling
-from prime_inference.fleet.fleet import PlannedDeployment, read_fleet
+from prime_inference.fleet.errors import FleetRefused
+from prime_inference.fleet.fleet import DatacenterEntry, read_fleet
 from prime_inference.fleet.kubernetes.graph import graph
+from prime_inference.fleet.kubernetes.objects import LABEL, MANAGED
 from prime_inference.fleet.launcher import processes
+from prime_inference.fleet.launcher.control import Command, ask
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.ready import ReadyDeployment, parse_list
 from tests.fleet.api_server import ApiServer, faults
+from tests.fleet.datacenters import Everywhere, Lists, everywhere, planned
 from tests.fleet.fleets import FLEET, PATIENCE_SECONDS
 from tests.fleet.stand_in import break_processes, interpreter
 
 GLM = find_spec("glm-5.3-gb200")
-
-
-def planned(spec, name="x", datacenter="a", slots=4):
-    return PlannedDeployment(
-        name, datacenter, replace(spec, limits=replace(spec.limits, slots=slots))
-    )
+GRAPHS = "dynamographdeployments"
 
 
 async def stepped(controller, holds):
@@ -58,22 +61,6 @@ async def stepped(controller, holds):
             return decision
         assert time.monotonic() < end, controller.found
         await asyncio.sleep(0.02)
-
-
-class Lists:
-    """What gateways were told, one list after another."""
-
-    def __init__(self):
-        self.all = []
-        self.down = []
-
-    async def __call__(self, ready, down):
-        self.all.append([one.id for one in ready])
-        self.down = down
-
-    @property
-    def last(self):
-        return self.all[-1] if self.all else []
 
 
 # -- over the launcher
@@ -152,6 +139,19 @@ async def test_what_broke_after_it_was_ready_is_told_to_gateways_and_what_never_
         break_processes(tmp_path, f"{second}/decode-0")
         await stepped(controller, lambda: lists.last == [first])
         assert lists.down == []
+    finally:
+        await datacenter.close(stop=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
+async def test_a_datacenter_that_a_controller_keeps_is_not_brought_down_behind_it(tmp_path):
+    """It was ready for ever then, with nothing of it left."""
+    folder = StateFolder(tmp_path / "dc")
+    datacenter = LocalDatacenter("a", folder, python=interpreter(tmp_path), base=tmp_path)
+    await datacenter.open()
+    try:
+        with pytest.raises(FleetRefused, match=f"A controller, process {os.getpid()}, keeps"):
+            await ask(folder, Command("down"))
     finally:
         await datacenter.close(stop=True)
 
@@ -611,6 +611,152 @@ async def test_nothing_is_drained_that_a_gateway_may_still_know(server, cluster)
     assert lists.last == [second]
 
 
+async def test_nothing_of_another_fleet_is_deleted_whatever_names_it(server, cluster):
+    """A leftover of ours once had another's running graph deleted."""
+    labels = {MANAGED: "f2", LABEL: "victim"}
+    theirs = graph(planned(GLM, "victim"), "prime")
+    theirs["metadata"]["labels"] = labels
+    await server.add(GRAPHS, theirs)
+    ours = {"metadata": {"name": "left", "labels": {MANAGED: "prime", LABEL: "victim"}}}
+    await server.add("configmaps", ours)
+    controller = Controller([cluster], Lists(), notice_seconds=0.0)
+    await stepped(controller, lambda: server.names("configmaps") == [])
+    assert server.names(GRAPHS) == ["victim"]
+    byhand = copy.deepcopy(theirs)
+    byhand["metadata"]["labels"] = {LABEL: "victim"}  # as `render kubernetes` writes it
+    await server.change(GRAPHS, "victim", byhand)
+    await server.add("configmaps", ours)
+    await stepped(controller, lambda: server.names("configmaps") == [])
+    assert server.names(GRAPHS) == ["victim"]
+
+
+async def test_an_object_that_has_the_name_since_is_not_deleted(server, client):
+    await server.add("configmaps", {"metadata": {"name": "x", "labels": {}}})
+    with pytest.raises(DatacenterUnreachable, match="x is another by now"):
+        await client.delete("v1", "ConfigMap", "x", uid="of another")
+    assert server.names("configmaps") == ["x"]
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [{MANAGED}, {DEPLOYMENT}, {CONTENT}, {DEPLOYMENT, CONTENT}, {MANAGED, DEPLOYMENT}],
+)
+async def test_labels_of_ours_that_are_taken_away_are_put_right_and_cost_no_graph(
+    server, cluster, taken
+):
+    lists = Lists()
+    controller = Controller([cluster], lists, notice_seconds=0.0)
+    controller.want([planned(GLM)])
+    (name,) = await operated(server, controller, lists)
+    before = server.objects[GRAPHS, name]["metadata"]["labels"]
+    bare = copy.deepcopy(server.objects[GRAPHS, name])
+    bare["metadata"]["labels"] = {key: before[key] for key in before.keys() - taken}
+    await server.change(GRAPHS, name, bare)
+    await stepped(
+        controller,
+        lambda: (
+            server.objects[GRAPHS, name]["metadata"]["labels"] == before and lists.last == [name]
+        ),
+    )
+    assert ("DELETE", f"{GRAPHS}/{name}") not in server.calls
+    assert ("POST", GRAPHS) not in server.calls[server.calls.index(("POST", GRAPHS)) + 1 :]
+
+
+async def test_a_graph_that_lost_its_label_is_drained_all_the_same(server, cluster):
+    lists = Lists()
+    controller = Controller([cluster], lists, notice_seconds=0.0)
+    controller.want([planned(GLM)])
+    (name,) = await operated(server, controller, lists)
+    bare = copy.deepcopy(server.objects[GRAPHS, name])
+    del bare["metadata"]["labels"][MANAGED]
+    controller.want([])
+    await server.change(GRAPHS, name, bare)
+    await stepped(controller, lambda: server.objects == {})
+
+
+@pytest.mark.parametrize(
+    "planned_as", ['{"x":' + "[" * 100_000, "{", "null", "[]", '"\ud800', "\ud800", None]
+)
+async def test_an_annotation_that_is_none_costs_only_its_instance(server, cluster, planned_as):
+    """One of them once silenced the whole datacenter. It is put right."""
+    lists = Lists()
+    controller = Controller([cluster], lists, notice_seconds=0.0)
+    controller.want([planned(GLM), planned(GLM, "y")])
+    names = await operated(server, controller, lists, count=2)
+    right = server.objects[GRAPHS, names[0]]["metadata"]["annotations"]
+    odd = copy.deepcopy(server.objects[GRAPHS, names[0]])
+    odd["metadata"]["annotations"] = None if planned_as is None else right | {PLANNED: planned_as}
+    await server.change(GRAPHS, names[0], odd)
+    await stepped(
+        controller,
+        lambda: (
+            server.objects[GRAPHS, names[0]]["metadata"]["annotations"] == right
+            and lists.last == names
+            and None not in [one.planned for one in controller.found]
+        ),
+    )
+    assert ("DELETE", f"{GRAPHS}/{names[0]}") not in server.calls
+
+
+async def test_a_server_that_hangs_holds_up_no_other_datacenter(server, cluster, monkeypatch):
+    """It once held up every step, and with it every list, for a minute."""
+    monkeypatch.setattr("prime_inference.fleet.controller.controller.HELD_UP_SECONDS", 0.05)
+    server.hangs = {("POST", "networkpolicies")}
+    lists, other = Lists(), Everywhere("b")
+    controller = Controller([cluster, other], lists, notice_seconds=0.0)
+    controller.want([planned(GLM), planned(GLM, "y", "b")])
+    await stepped(controller, lambda: ("POST", "networkpolicies") in server.calls)
+    calls, began = len(server.calls), time.monotonic()
+    for _ in range(5):
+        await controller.step()
+    assert time.monotonic() - began < 5.0  # a single call is given up after 10 s
+    assert len(server.calls) == calls  # nothing is begun twice
+    assert [name.partition("-")[0] for name in lists.last] == ["y"]
+    await controller.close()
+
+
+async def test_gateways_that_cannot_be_told_hold_up_no_list_and_are_told_the_newest(
+    tmp_path, server, client, monkeypatch
+):
+    monkeypatch.setattr("prime_inference.fleet.controller.lists.TELL_SECONDS", 0.05)
+    file = tmp_path / "fleet.toml"
+    file.write_text(FLEET)
+    lists = GatewayLists(read_fleet(file), tmp_path, {"dc-b": client})
+    server.hangs = {("GET", "configmaps")}
+    with pytest.raises(DatacenterUnreachable, match="dc-b: no answer yet"):
+        await lists.publish([], ["x"])
+    assert parse_list(lists.file.read_bytes()).down == ["x"]
+    await lists.close()
+
+    lists = GatewayLists(read_fleet(file), tmp_path, {"dc-b": client}, [DatacenterEntry("dc-b")])
+    await lists.publish([], ["y"])  # nothing waits for a cluster that leaves
+    assert parse_list(lists.file.read_bytes()).down == ["y"]
+    await lists.close()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        "x",
+        {"conditions": None},
+        {"conditions": "x"},
+        {"conditions": [None, "x", {}]},
+        {"conditions": [{"type": "Ready", "status": "False", "message": None}]},
+        {"state": None},
+    ],
+)
+async def test_a_status_that_is_none_is_one_of_a_graph_that_is_not_ready(server, cluster, status):
+    lists = Lists()
+    controller = Controller([cluster], lists, notice_seconds=0.0)
+    controller.want([planned(GLM), planned(GLM, "y")])
+    names = await operated(server, controller, lists, count=2)
+    odd = copy.deepcopy(server.objects[GRAPHS, names[0]])
+    odd["status"] = status
+    await server.change(GRAPHS, names[0], odd)
+    await stepped(controller, lambda: lists.last == names[1:])
+
+
 @pytest.mark.parametrize(
     ("status", "state"),
     [
@@ -632,158 +778,3 @@ def test_every_rendered_graph_keeps_to_the_schema(name):
     assert list(faults(rendered)) == []
     rendered["spec"]["components"][0]["replcias"] = 1
     assert list(faults(rendered)) == ["spec.components[frontend].replcias: unknown field"]
-
-
-# -- overflow
-
-
-def everywhere(datacenter, start):
-    """An instance that is ready at once."""
-    return Found(
-        start.name,
-        start.planned.id,
-        start.content,
-        datacenter,
-        start.planned.spec.model.id,
-        "ready",
-        "http://x/v1",
-        planned=start.planned,
-    )
-
-
-class Everywhere:
-    """A datacenter in which everything is ready at once."""
-
-    def __init__(self, name):
-        self.id = name
-        self.there = {}
-
-    async def instances(self):
-        return list(self.there.values())
-
-    async def start(self, start):
-        self.there[start.name] = everywhere(self.id, start)
-
-    def lacking(self, kept):
-        return ()
-
-    async def drain(self, found):
-        del self.there[found.name]
-
-
-async def test_a_full_model_overflows_into_another_datacenter_and_shrinks_again():
-    clock, busy = [0.0], [4]
-
-    async def in_flight(found):
-        return busy[0]
-
-    settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
-    lists, one, other = Lists(), Everywhere("a"), Everywhere("b")
-    controller = Controller(
-        [one, other],
-        lists,
-        scaling=Scaling(Overflow(settings), {"a": 64, "b": 128}),
-        in_flight=in_flight,
-        now=lambda: clock[0],
-        notice_seconds=0.0,
-    )
-    controller.want([planned(GLM)])
-    for _ in range(3):
-        await controller.step()
-    assert len(lists.last) == 1
-    clock[0] += 61
-    for _ in range(3):
-        await controller.step()
-    assert len(lists.last) == 2
-    assert [found.deployment for found in other.there.values()] == ["x-over1"]
-    clock[0] += 1000  # still full, but the budget is spent
-    for _ in range(3):
-        await controller.step()
-    assert len(lists.last) == 2
-    busy[0] = 0
-    await controller.step()
-    clock[0] += 601
-    for _ in range(3):
-        await controller.step()
-    assert len(lists.last) == 1
-    assert other.there == {}
-
-
-@pytest.mark.parametrize("said", [None, float("nan"), float("inf"), -1, ValueError("no count")])
-async def test_a_load_that_is_not_told_drains_and_starts_nothing_and_stops_no_step(said):
-    clock, busy, other = [0.0], [4], Everywhere("b")
-
-    async def in_flight(found):
-        if isinstance(busy[0], Exception):
-            raise busy[0]
-        return busy[0]
-
-    settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
-    lists = Lists()
-    controller = Controller(
-        [Everywhere("a"), other],
-        lists,
-        scaling=Scaling(Overflow(settings), {"a": 64, "b": 128}),
-        in_flight=in_flight,
-        now=lambda: clock[0],
-        notice_seconds=0.0,
-    )
-    controller.want([planned(GLM)])
-    for seconds in (0, 0, 61, 0, 0):
-        clock[0] += seconds
-        await controller.step()
-    assert len(lists.last) == 2
-    busy[0] = said
-    for _ in range(3):
-        await controller.step()
-        clock[0] += 601
-    assert len(lists.last) == 2
-
-
-async def test_what_overflowed_is_adopted_only_within_the_budget():
-    settings = OverflowSettings(gpu_budget=GLM.gpus)
-    scaling = Scaling(Overflow(settings), {"a": 640})
-    found = [
-        Found(f"x-over{at}-1", f"x-over{at}", "1", "a", GLM.model.id, "ready") for at in (1, 2)
-    ]
-    assert scaling.adopt([planned(GLM)], found)
-    assert [one.id for one in scaling.extra] == ["x-over1"]
-    assert not scaling.adopt([planned(GLM)], found)
-
-
-async def test_the_next_controller_keeps_what_overflowed():
-    clock, other = [0.0], Everywhere("b")
-
-    async def in_flight(found):
-        return 4
-
-    def scaling():
-        settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
-        return Scaling(Overflow(settings), {"a": 64, "b": 128})
-
-    def controller(lists, one):
-        made = Controller(
-            [one, other],
-            lists,
-            scaling=scaling(),
-            in_flight=in_flight,
-            now=lambda: clock[0],
-            notice_seconds=0.0,
-        )
-        made.want([planned(GLM)])
-        return made
-
-    first, home = controller(Lists(), Everywhere("a")), Everywhere("a")
-    for _ in range(3):
-        await first.step()
-    clock[0] += 61
-    for _ in range(2):
-        await first.step()
-    before = list(other.there)
-    assert [found.deployment for found in other.there.values()] == ["x-over1"]
-    lists = Lists()
-    second = controller(lists, home)
-    for _ in range(3):
-        await second.step()
-    assert list(other.there) == before
-    assert len(lists.last) == 2

@@ -42,13 +42,13 @@ def control(
 
     A datacenter is this machine, or the cluster that its table `kubernetes` names. Gateways
     follow the list of ready deployments that this writes. Ending this command ends nothing
-    else; the next one goes on.
+    else; the next one goes on. What leaves the file is drained. Once this has ended, `fleet down
+    --fleet NAME.DATACENTER` ends what it left.
 
     Examples:
       prime inference fleet control fleet.toml
       prime inference fleet gateway STATE/controllers/NAME/deployments.json
       prime inference fleet status --fleet NAME.DATACENTER
-      prime inference fleet down --fleet NAME.DATACENTER
     """
     from prime_inference.fleet.controller import run
     from prime_inference.fleet.launcher.run import dynamo_python

@@ -2,6 +2,8 @@
 
 A datacenter that does not answer keeps what was last known of it: its deployments stay
 listed (the gateways' breakers see for themselves), and nothing is started or drained there.
+One that left the file is drained until nothing of it is left; while that does not answer, its
+deployments are listed no longer, which is told.
 What cannot be done with one deployment or datacenter holds up no other, and is tried again at
 the next step.
 """
@@ -13,8 +15,8 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeGuard
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
@@ -30,6 +32,7 @@ from prime_inference.fleet.controller.scaling import Scaling
 from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.ready import ReadyDeployment
+from prime_inference.reliability.background import end
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,9 @@ where not every gateway could be told; it is called again."""
 
 TROUBLED = ("crash-looping", "failing")
 
+LEAVING_SECONDS = 30.0  # a cluster that left the file is asked so long before it is given up
 STEP_SECONDS = 1.0  # a look at a datacenter is one request
+HELD_UP_SECONDS = 1.0  # a start or a drain is a few requests; what takes longer goes on beside
 NOTICE_SECONDS = 2.0  # from a new list until every gateway follows it, with room for a slow one
 
 
@@ -50,6 +55,7 @@ class Controller:
     """`publish` gives gateways a list of deployments; it is called only when that changed.
 
     `before` is the list that they have: what it says of a datacenter holds until that answers.
+    `leaving` are datacenters that the file has no more, `left` is told of each that is empty.
     """
 
     def __init__(
@@ -58,6 +64,8 @@ class Controller:
         publish: Publish,
         *,
         before: Sequence[ReadyDeployment] = (),
+        leaving: Collection[str] = (),
+        left: Callable[[str], None] = lambda _: None,
         surge: Mapping[str, int] | None = None,
         scaling: Scaling | None = None,
         in_flight: InFlight | None = None,
@@ -76,16 +84,20 @@ class Controller:
         self._known: dict[str, Sequence[Found]] = dict.fromkeys(self._datacenters, ())
         self._silent: set[str] = set()
         self._before = list(before)  # of datacenters that have not answered yet
+        self._leaving = dict.fromkeys(leaving, now())  # when each answered last
+        self._left = left
         self._listed: tuple[list[ReadyDeployment], list[str]] | None = None
         self._states: dict[str, str] = {}  # of instances, as they were last
         self._told = {one.id: one for one in before}  # as whoever started them knew them
+        self._stuck: set[str] = set()  # deployments that could not be replaced at the last step
+        self._begun: dict[str, asyncio.Task[None]] = {}  # by instance
         self._complaints: dict[str, str] = {}  # what could not be done last, and why
 
     def want(self, fleet: Sequence[PlannedDeployment]) -> None:
         """Replace what is wanted. Digests are taken here, once for each change."""
         self._fleet = fleet
         self._wanted = {}
-        extra = self._scaling.extra if self._scaling is not None else []
+        extra = self._scaling.follow(fleet) if self._scaling is not None else []
         for planned in [*fleet, *extra]:
             self._wanted[planned.id] = (planned, digest(planned))
 
@@ -102,36 +114,61 @@ class Controller:
     async def step(self) -> Decision:
         """One look and what follows from it."""
         await asyncio.gather(*(self._look(one) for one in self._datacenters.values()))
+        self._let_go()
         self._note_troubles()
         await self._scale()
-        decision = reconcile(self._wanted.values(), self.found, surge=self._surge)
+        decision = reconcile(
+            self._wanted.values(), self.found, surge=self._surge, silent=self._silent
+        )
+        self._note_stuck(decision.stuck)
         drains = decision.drains
         new = [one for one in drains if one.state != "draining"]
         try:
             if await self._tell(decision.listed) and new:
                 await asyncio.sleep(self._notice_seconds)
-        except (DatacenterUnreachable, OSError) as error:
-            log.warning("gateways cannot be told now: %s", error)
+            self._complaints.pop("gateways cannot be told now", None)
+        except Exception as error:  # whatever is wrong, the steps go on
+            self._complain("gateways cannot be told now", error)
             drains = [one for one in drains if one.state == "draining"]  # others still get requests
-        await asyncio.gather(
-            *(self._drain(one) for one in drains),
-            *(self._start(one) for one in decision.starts),
-            *(self._make(one) for one in self._lacking(decision.kept)),
+        await self._begin(
+            [(one.name, self._drain(one)) for one in drains]
+            + [(one.name, self._start(one)) for one in decision.starts]
+            + [(one.name, self._make(one)) for one in self._lacking(decision.kept)]
         )
         return decision
+
+    async def close(self) -> None:
+        """Break off what is begun; the next controller goes on with it."""
+        await end(list(self._begun.values()))
+
+    async def _begin(self, works: Sequence[tuple[str, Coroutine[Any, Any, None]]]) -> None:
+        """Do what is to be done with instances, one thing at a time with each. What takes long
+        goes on meanwhile: a datacenter that does not answer a call holds up no step."""
+        new = []
+        for name, work in works:
+            if name in self._begun:
+                work.close()
+                continue
+            task = self._begun[name] = asyncio.create_task(work)
+            task.add_done_callback(lambda _, name=name: self._begun.pop(name))  # type: ignore[misc]
+            new.append(task)
+        if new:
+            await asyncio.wait(new, timeout=HELD_UP_SECONDS)
 
     async def _scale(self) -> None:
         """Want more of what is full, less of what is idle. Counting costs a request each."""
         if self._scaling is None or self._in_flight is None:
             return
-        if self._scaling.adopt(self._fleet, self.found):
+        if self._scaling.adopt(self.found):
             self.want(self._fleet)
-        ready = [one for one in self.found if one.state == "ready"]
+        ready = [
+            one for one in self.found if one.state == "ready" and one.datacenter not in self._silent
+        ]
         counts = await asyncio.gather(
             *(self._in_flight(one) for one in ready), return_exceptions=True
         )
         busy = {one.name: n for one, n in zip(ready, counts, strict=True) if _is_count(n)}
-        if self._scaling.decide(self._now(), self._fleet, self.found, busy):
+        if self._scaling.decide(self._now(), self.found, busy, self._silent):
             self.want(self._fleet)
 
     async def _look(self, datacenter: Datacenter) -> None:
@@ -144,6 +181,32 @@ class Controller:
             self._complaints.pop(f"{datacenter.id} does not answer", None)
             self._silent.discard(datacenter.id)
             self._before = [one for one in self._before if one.datacenter != datacenter.id]
+            if datacenter.id in self._leaving:
+                self._leaving[datacenter.id] = self._now()
+
+    def _let_go(self) -> None:
+        """Of datacenters that left the file: those that are empty, and what nobody tells of."""
+        for name in list(self._leaving):
+            if name not in self._silent and not self._known[name]:
+                log.info("nothing is left of %s, which left the file", name)
+                del self._leaving[name], self._datacenters[name], self._known[name]
+                self._left(name)
+            elif self._now() - self._leaving[name] >= LEAVING_SECONDS:
+                self._known[name] = ()
+                self._before = [one for one in self._before if one.datacenter != name]
+                self._complain(
+                    f"{name} left the file and does not answer",
+                    "its deployments are listed no longer, and are drained when it does",
+                )
+        for one in self._before:
+            if one.datacenter not in self._datacenters:
+                log.error(
+                    "%s is listed no longer: the file has no datacenter %s, and nothing is known of"
+                    " it; whatever runs there has to be ended there",
+                    one.id,
+                    one.datacenter,
+                )
+        self._before = [one for one in self._before if one.datacenter in self._datacenters]
 
     def _note_troubles(self) -> None:
         found = self.found
@@ -152,6 +215,16 @@ class Controller:
                 why = f": {one.why}" if one.why else ""
                 log.error("%s in %s is %s%s", one.name, one.datacenter, one.state, why)
         self._states = {one.name: one.state for one in found}
+
+    def _note_stuck(self, stuck: Sequence[str]) -> None:
+        for name in stuck:
+            if name not in self._stuck:
+                log.warning(
+                    "%s stays as it is: its datacenter has no room for two (surge 0), and no other"
+                    " deployment of its model serves",
+                    name,
+                )
+        self._stuck = set(stuck)
 
     async def _tell(self, listed: Sequence[Found]) -> bool:
         """Publish the list; whether it changed."""
@@ -169,7 +242,8 @@ class Controller:
     def _ready(self, found: Found) -> ReadyDeployment | None:
         """As what it was started, which may be other than what is wanted now."""
         if found.planned is not None:
-            return ReadyDeployment.of(found.planned, found.base_url, found.name)
+            ready = ReadyDeployment.of(found.planned, found.base_url, found.name)
+            return replace(ready, datacenter=found.datacenter)
         if found.name not in self._told:
             self._complain(f"{found.name} cannot be listed", "it is not known what it serves")
             return None
@@ -221,7 +295,7 @@ class Controller:
             return
         self._complaints[what] = str(why)
         foreseen = not isinstance(why, Exception) or isinstance(
-            why, DatacenterUnreachable | FleetError
+            why, DatacenterUnreachable | FleetError | OSError
         )
         log.warning("%s: %s", what, why, exc_info=None if foreseen else why)  # type: ignore[arg-type]
 

@@ -15,16 +15,14 @@ import msgspec
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import answer_asks, reports_file
 from prime_inference.fleet.controller.controller import NOTICE_SECONDS, STEP_SECONDS, Controller
-from prime_inference.fleet.controller.kubernetes_client import KubernetesClient
-from prime_inference.fleet.controller.kubernetes_datacenter import KubernetesDatacenter
+from prime_inference.fleet.controller.followed_fleet import FollowedFleet
 from prime_inference.fleet.controller.lists import GatewayLists
 from prime_inference.fleet.controller.load import FrontendLoad
 from prime_inference.fleet.controller.local_datacenter import LocalDatacenter
 from prime_inference.fleet.controller.overflow import Overflow, OverflowSettings
+from prime_inference.fleet.controller.places import Places
 from prime_inference.fleet.controller.scaling import Scaling
-from prime_inference.fleet.errors import FleetError
-from prime_inference.fleet.fleet import Fleet, read_fleet
-from prime_inference.fleet.launcher.state import StateFolder
+from prime_inference.fleet.fleet import Fleet
 from prime_inference.reliability.background import Background
 
 log = logging.getLogger(__name__)
@@ -49,77 +47,42 @@ async def control(
 
     Nothing that runs is ended with it. Raises FleetError, OSError.
     """
-    fleet = read_fleet(file)
+    followed = FollowedFleet(file)
+    fleet = followed.read()
     folder = state_dir / "controllers" / fleet.name
     folder.mkdir(parents=True, exist_ok=True)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        clusters = {
-            entry.id: KubernetesClient.of(entry.kubernetes)
-            for entry in fleet.datacenters
-            if entry.kubernetes is not None
-        }
-        folders = {
-            entry.id: StateFolder(state_dir / "fleets" / f"{fleet.name}.{entry.id}")
-            for entry in fleet.datacenters
-            if entry.kubernetes is None
-        }
-        remote = await _opened_clusters(fleet, clusters, stack)
-        here = await _opened_folders(folders, file.parent, python, stack)
+        places = Places(fleet, state_dir, python=python, base=file.parent)
+        stack.push_async_callback(places.close)
+        await places.open()
         load = FrontendLoad()
         stack.push_async_callback(load.close)
-        lists = GatewayLists(fleet, folder, clusters)
+        lists = GatewayLists(fleet, folder, places.clusters, places.known.leaving)
+        stack.push_async_callback(lists.close)
         controller = Controller(
-            [*remote, *here],
+            places.datacenters,
             lists.publish,
             before=lists.before(),
+            leaving=places.leaving,
+            left=places.known.left,
             surge={entry.id: entry.surge for entry in fleet.datacenters},
             scaling=_scaling(fleet),
             in_flight=load.in_flight,
             notice_seconds=_notice_seconds(fleet),
         )
+        stack.push_async_callback(controller.close)
         controller.want(fleet.deployments)
-        places = {name: place.folder for name, place in folders.items()}
-        announce(Controlled(fleet.name, lists.file, places))
+        announce(Controlled(fleet.name, lists.file, places.folders))
         background = Background(asyncio.get_running_loop().time)
         asked = background.start(
-            "caches", lambda: answer_asks(reports_file(lists.file), lambda: _cache_reports(here))
+            "caches",
+            lambda: answer_asks(reports_file(lists.file), lambda: _cache_reports(places.here)),
         )
         stack.callback(asked.cancel)
-        await _until(stop, background, controller, file, fleet)
-
-
-async def _opened_clusters(
-    fleet: Fleet, clusters: Mapping[str, KubernetesClient], stack: contextlib.AsyncExitStack
-) -> list[KubernetesDatacenter]:
-    """The datacenters that are clusters; closed with `stack`."""
-    monitoring = {
-        entry.id: entry.kubernetes.monitoring
-        for entry in fleet.datacenters
-        if entry.kubernetes is not None
-    }
-    opened = []
-    for name, client in clusters.items():
-        one = KubernetesDatacenter(name, client, fleet=fleet.name, monitoring=monitoring[name])
-        await one.open()
-        stack.push_async_callback(one.close)
-        opened.append(one)
-    return opened
-
-
-async def _opened_folders(
-    folders: Mapping[str, StateFolder], base: Path, python: str, stack: contextlib.AsyncExitStack
-) -> list[LocalDatacenter]:
-    """The datacenters on this machine; with `stack` they are closed, and what runs goes on."""
-    opened = []
-    for name, folder in folders.items():
-        one = LocalDatacenter(name, folder, python=python, base=base)
-        await one.open()
-        stack.push_async_callback(one.close, stop=False)
-        opened.append(one)
-    return opened
+        await _until(stop, background, controller, followed, fleet)
 
 
 async def _cache_reports(here: list[LocalDatacenter]) -> dict[str, CacheReport]:
@@ -129,11 +92,15 @@ async def _cache_reports(here: list[LocalDatacenter]) -> dict[str, CacheReport]:
 
 
 async def _until(
-    stop: asyncio.Event, background: Background, controller: Controller, file: Path, fleet: Fleet
+    stop: asyncio.Event,
+    background: Background,
+    controller: Controller,
+    followed: FollowedFleet,
+    fleet: Fleet,
 ) -> None:
     """Step until told to stop, in the middle of a step too: the next controller goes on."""
     waiting = asyncio.create_task(stop.wait())
-    running = background.start("controller", lambda: _follow(controller, file, fleet))
+    running = background.start("controller", lambda: _follow(controller, followed, fleet))
     done, _ = await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
     for task in (waiting, running):
         task.cancel()
@@ -142,24 +109,14 @@ async def _until(
         running.result()
 
 
-async def _follow(controller: Controller, file: Path, fleet: Fleet) -> None:
-    seen = _stamp(file)
+async def _follow(controller: Controller, followed: FollowedFleet, fleet: Fleet) -> None:
+    """Step for ever. The file may have changed while all this began, or since a defect."""
     while True:
+        new = followed.changed()
+        if new is not None:
+            _take(controller, new, fleet)
         await controller.step()
         await asyncio.sleep(STEP_SECONDS)
-        stamp = _stamp(file)
-        if stamp not in (seen, None):
-            seen = stamp
-            _take(controller, file, fleet)
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    """What tells one content from another; None while it is being replaced."""
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino
 
 
 def _notice_seconds(fleet: Fleet) -> float:
@@ -169,17 +126,12 @@ def _notice_seconds(fleet: Fleet) -> float:
     return CLUSTER_NOTICE_SECONDS if remote else NOTICE_SECONDS
 
 
-def _take(controller: Controller, file: Path, fleet: Fleet) -> None:
-    """Want what the file says now; what is wrong in it changes nothing."""
-    try:
-        new = read_fleet(file)
-    except FleetError as error:
-        log.error("the fleet stays as it is: %s", error)
-        return
+def _take(controller: Controller, new: Fleet, fleet: Fleet) -> None:
+    """Want what the file says now."""
     if (new.name, new.datacenters, new.overflow) != (fleet.name, fleet.datacenters, fleet.overflow):
         log.error("name, datacenters and overflow change only when the controller starts anew")
         return
-    log.info("%s has changed", file)
+    log.info("the fleet's file has changed")
     controller.want(new.deployments)
 
 
