@@ -215,6 +215,23 @@ def test_a_deployment_that_moves_needs_no_room_where_nothing_of_it_is():
     assert decision.listed == [found(OLD)]
 
 
+def test_a_replacement_that_crash_loops_gives_way_to_others_that_wait_and_comes_after_them():
+    """One broken roll-out once stopped all others of its datacenter."""
+    broken, other = found(NEW, "crash-looping"), planned("y", 2)
+    wanted = want(NEW, other)
+    decision = reconcile(wanted, [found(OLD), broken, found(OTHER)], surge={"a": 1})
+    assert (decision.drains, decision.gave_way) == ([broken], [broken.name])
+    assert decision.listed == [found(OLD), found(OTHER)]
+    assert broken.name not in [start.name for start in decision.kept]
+    alone = reconcile(want(NEW, OTHER), [found(OLD), broken, found(OTHER)], surge={"a": 1})
+    assert (alone.drains, alone.gave_way) == ([], [])  # nobody waits
+    gone = [found(OLD), found(OTHER)]
+    after = reconcile(wanted, gone, surge={"a": 1}, later={broken.name})
+    assert [start.planned for start in after.starts] == [other]
+    again = reconcile(wanted, [found(OLD), found(other)], surge={"a": 1}, later={broken.name})
+    assert [start.planned for start in again.starts] == [NEW]
+
+
 def test_the_content_of_a_deployment_names_its_instance():
     assert digest(OLD) == digest(planned("x"))
     assert digest(OLD) != digest(NEW)

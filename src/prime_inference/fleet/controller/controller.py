@@ -46,6 +46,7 @@ where not every gateway could be told; it is called again."""
 TROUBLED = ("crash-looping", "failing")
 
 LEAVING_SECONDS = 30.0  # a cluster that left the file is asked so long before it is given up
+LONG_DRAIN_SECONDS = 300.0  # answers get 60, a cluster's workers as long
 STEP_SECONDS = 1.0  # a look at a datacenter is one request
 HELD_UP_SECONDS = 1.0  # a start or a drain is a few requests; what takes longer goes on beside
 NOTICE_SECONDS = 2.0  # from a new list until every gateway follows it, with room for a slow one
@@ -89,6 +90,8 @@ class Controller:
         self._listed: tuple[list[ReadyDeployment], list[str]] | None = None
         self._states: dict[str, str] = {}  # of instances, as they were last
         self._told = {one.id: one for one in before}  # as whoever started them knew them
+        self._later: set[str] = set()  # instances that gave way
+        self._draining: dict[str, float] = {}  # since when; nan: that has been told
         self._stuck: set[str] = set()  # deployments that could not be replaced at the last step
         self._begun: dict[str, asyncio.Task[None]] = {}  # by instance
         self._complaints: dict[str, str] = {}  # what could not be done last, and why
@@ -118,9 +121,16 @@ class Controller:
         self._note_troubles()
         await self._scale()
         decision = reconcile(
-            self._wanted.values(), self.found, surge=self._surge, silent=self._silent
+            self._wanted.values(),
+            self.found,
+            surge=self._surge,
+            silent=self._silent,
+            later=self._later,
         )
         self._note_stuck(decision.stuck)
+        for name in decision.gave_way:
+            log.error("%s gives way to others, and is tried again when there is room", name)
+        self._later.update(decision.gave_way)
         drains = decision.drains
         new = [one for one in drains if one.state != "draining"]
         try:
@@ -215,6 +225,16 @@ class Controller:
                 why = f": {one.why}" if one.why else ""
                 log.error("%s in %s is %s%s", one.name, one.datacenter, one.state, why)
         self._states = {one.name: one.state for one in found}
+        self._note_long_drains()
+
+    def _note_long_drains(self) -> None:
+        """What is not gone takes up room, and may keep others from being replaced."""
+        ends = {one.name for one in self.found if one.state == "draining"}
+        self._draining = {name: self._draining.get(name, self._now()) for name in ends}
+        for name, since in self._draining.items():
+            if self._now() - since >= LONG_DRAIN_SECONDS:
+                log.warning("%s is not gone %d s after its drain began", name, LONG_DRAIN_SECONDS)
+                self._draining[name] = math.nan
 
     def _note_stuck(self, stuck: Sequence[str]) -> None:
         for name in stuck:

@@ -61,7 +61,8 @@ class Decision:
 
     What is draining is among `drains` until it is gone, whoever began to drain it. `kept` are
     there and stay: what belongs to them may be missing. `stuck` are deployments that cannot be
-    replaced: there is no room, and no other of the model serves.
+    replaced: there is no room, and no other of the model serves. `gave_way` are instances among
+    `drains` that crash-loop in the room that others wait for.
     """
 
     listed: list[Found] = field(default_factory=list)
@@ -69,6 +70,7 @@ class Decision:
     starts: list[Start] = field(default_factory=list)
     kept: list[Start] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
+    gave_way: list[str] = field(default_factory=list)
 
 
 def digest(planned: PlannedDeployment) -> str:
@@ -93,10 +95,13 @@ def reconcile(
     *,
     surge: Mapping[str, int],
     silent: Collection[str] = (),
+    later: Collection[str] = (),
 ) -> Decision:
     """`wanted` with the digest of each; `surge`: replacements that a datacenter has room for
-    beside what they replace; `silent`: datacenters that do not answer."""
-    wanted, found = list(wanted), list(found)
+    beside what they replace; `silent`: datacenters that do not answer; `later`: instances that
+    gave way, which get what room others leave."""
+    wanted = sorted(wanted, key=lambda one: bool(later) and instance_name(*one) in later)
+    found = list(found)
     decision = Decision(drains=[one for one in found if one.state == "draining"])
     instances, orphans = _matched([planned for planned, _ in wanted], found, silent)
     decision.drains += [one for one in orphans if one.state != "draining"]
@@ -110,6 +115,7 @@ def reconcile(
     for planned, content in wanted:
         never = not surge.get(planned.datacenter)
         _one(decision, planned, content, instances[planned.id], now, no_room_ever=never)
+    _give_way(decision, now)
     return decision
 
 
@@ -120,6 +126,8 @@ class _Now:
     serving: Counter[str]
     room: dict[str, int]
     silent: Collection[str]
+    waiting: Counter[str] = field(default_factory=Counter)  # for room, by datacenter
+    broken: list[Found] = field(default_factory=list)  # that crash-loop beside their elders
 
 
 def _serves(one: Found, silent: Collection[str]) -> bool:
@@ -238,19 +246,42 @@ def _one(
     surplus = [one for one in old if one is not keep]
     now.serving[planned.spec.model.id] -= sum(_serves(one, now.silent) for one in surplus)
     decision.drains += surplus
+    if current is not None and current.state == "crash-looping" and keep is not None:
+        now.broken.append(current)
     missing = current is None and (keep is None or not surplus)
-    if missing and not _starts(decision, planned, content, mine, now.room) and keep is not None:
-        if keep.state != "ready":
+    if missing and not _starts(decision, planned, content, mine, now.room):
+        now.waiting[planned.datacenter] += not no_room_ever
+        if keep is not None and not _stays(decision, planned, keep, now, no_room_ever=no_room_ever):
             decision.drains.append(keep)
             return
-        if no_room_ever and now.serving[planned.spec.model.id] > 1:
-            now.serving[planned.spec.model.id] -= 1
-            decision.drains.append(keep)  # another deployment of the model serves meanwhile
-            return
-        if no_room_ever:
-            decision.stuck.append(planned.id)
     if keep is not None:
         _go_on(decision, keep)
+
+
+def _stays(
+    decision: Decision, planned: PlannedDeployment, keep: Found, now: _Now, *, no_room_ever: bool
+) -> bool:
+    """Whether an instance goes on that takes up the room of its successor: not if it is broken,
+    or there will never be room for both and another deployment of the model serves meanwhile."""
+    if keep.state != "ready":
+        return False
+    if no_room_ever and now.serving[planned.spec.model.id] > 1:
+        now.serving[planned.spec.model.id] -= 1
+        return False
+    if no_room_ever:
+        decision.stuck.append(planned.id)
+    return True
+
+
+def _give_way(decision: Decision, now: _Now) -> None:
+    """What is broken must not keep others from being replaced: one for each that waits."""
+    for one in now.broken:
+        if now.waiting[one.datacenter] > 0 and one.datacenter not in now.silent:
+            now.waiting[one.datacenter] -= 1
+            decision.drains.append(one)
+            decision.gave_way.append(one.name)
+    if decision.gave_way:
+        decision.kept = [one for one in decision.kept if one.name not in decision.gave_way]
 
 
 def _keep(old: Sequence[Found], silent: Collection[str]) -> Found | None:
