@@ -152,6 +152,28 @@ async def test_one_file_rules_this_machine_and_a_cluster(controlled: Controlled)
     assert controlled.listed_here == before
 
 
+async def test_a_controller_that_dies_ends_nothing_and_the_next_one_goes_on(
+    controlled: Controlled,
+):
+    await controlled.start()
+    await until(lambda: controlled.listed_here)
+    folder = str(controlled.local.folder)
+    before = processes.find(folder)
+    reports = CacheReportsFile(reports_file(controlled.list_here), time.time)
+    await reports.refresh()  # as a gateway that follows the list does when somebody looks
+    assert [name.rpartition("-")[0] for name in reports.latest()] == ["tiny"]
+    assert await controlled.end(signal.SIGKILL) == -signal.SIGKILL
+    assert processes.find(folder) == before
+
+    await controlled.start()
+    await until(lambda: (controlled.local.folder / "control.sock").exists())
+    controlled.file.write_text("nonsense =")  # what is wrong changes nothing
+    await asyncio.sleep(1.5)
+    assert controlled.listed_here.keys() == {"tiny"}
+    assert await controlled.end(signal.SIGTERM) == 0
+    assert processes.find(folder) == before
+
+
 MOVED = """
 name = "both"
 [gateway]
@@ -194,25 +216,3 @@ async def test_what_left_the_file_is_drained_once_its_successors_serve(controlle
     finally:
         await controlled.end(signal.SIGKILL)
         await end_without_supervisor(folder)
-
-
-async def test_a_controller_that_dies_ends_nothing_and_the_next_one_goes_on(
-    controlled: Controlled,
-):
-    await controlled.start()
-    await until(lambda: controlled.listed_here)
-    folder = str(controlled.local.folder)
-    before = processes.find(folder)
-    reports = CacheReportsFile(reports_file(controlled.list_here), time.time)
-    await reports.refresh()  # as a gateway that follows the list does when somebody looks
-    assert [name.rpartition("-")[0] for name in reports.latest()] == ["tiny"]
-    assert await controlled.end(signal.SIGKILL) == -signal.SIGKILL
-    assert processes.find(folder) == before
-
-    await controlled.start()
-    await until(lambda: (controlled.local.folder / "control.sock").exists())
-    controlled.file.write_text("nonsense =")  # what is wrong changes nothing
-    await asyncio.sleep(1.5)
-    assert controlled.listed_here.keys() == {"tiny"}
-    assert await controlled.end(signal.SIGTERM) == 0
-    assert processes.find(folder) == before

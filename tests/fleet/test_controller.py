@@ -35,12 +35,10 @@ from prime_inference.fleet.controller.kubernetes_watch import Followed
 from prime_inference.fleet.controller.lists import GatewayLists
 from prime_inference.fleet.controller.local_datacenter import LocalDatacenter
 from prime_inference.fleet.controller.reconcile import Found, Start, digest
-from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import DatacenterEntry, read_fleet
 from prime_inference.fleet.kubernetes.graph import graph
 from prime_inference.fleet.kubernetes.objects import LABEL, MANAGED
 from prime_inference.fleet.launcher import processes
-from prime_inference.fleet.launcher.control import Command, ask
 from prime_inference.fleet.launcher.state import StateFolder
 from prime_inference.fleet.ready import ReadyDeployment, parse_list
 from tests.fleet.api_server import ApiServer, faults
@@ -139,19 +137,6 @@ async def test_what_broke_after_it_was_ready_is_told_to_gateways_and_what_never_
         break_processes(tmp_path, f"{second}/decode-0")
         await stepped(controller, lambda: lists.last == [first])
         assert lists.down == []
-    finally:
-        await datacenter.close(stop=True)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
-async def test_a_datacenter_that_a_controller_keeps_is_not_brought_down_behind_it(tmp_path):
-    """It was ready for ever then, with nothing of it left."""
-    folder = StateFolder(tmp_path / "dc")
-    datacenter = LocalDatacenter("a", folder, python=interpreter(tmp_path), base=tmp_path)
-    await datacenter.open()
-    try:
-        with pytest.raises(FleetRefused, match=f"A controller, process {os.getpid()}, keeps"):
-            await ask(folder, Command("down"))
     finally:
         await datacenter.close(stop=True)
 
@@ -288,6 +273,55 @@ async def test_a_server_that_ends_every_watch_is_asked_less_and_less(
             await asyncio.wait({following}, timeout=0.01)
     following.cancel()
     assert pauses[:7] == [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"items": null, "metadata": {"resourceVersion": "1"}}',
+        b'{"items": [{}], "metadata": {"resourceVersion": "1"}}',
+        b'{"items": [{"metadata": {"name": null}}], "metadata": {"resourceVersion": "1"}}',
+        b'{"items": [], "metadata": {}}',
+    ],
+)
+async def test_a_list_that_is_none_is_a_datacenter_that_does_not_answer(answer):
+    def answered(request):
+        return httpx.Response(200, content=answer)
+
+    http = httpx.AsyncClient(base_url="http://k", transport=httpx.MockTransport(answered))
+    client = KubernetesClient(http, "prime")
+    with pytest.raises(DatacenterUnreachable, match="no list"):
+        await client.list("v1", "ConfigMap")
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"null",
+        b"[]",
+        b'{"type": "MODIFIED"}',
+        b'{"type": "DELETED", "object": {"metadata": {"resourceVersion": "9"}}}',
+        b'{"type": "ADDED", "object": {"metadata": {"name": "x"}}}',
+    ],
+)
+async def test_a_watch_that_tells_nonsense_makes_nothing_known(server, client, line):
+    """It once left a picture that nothing was told to anew, and that was acted upon."""
+    graphs = Followed(client, "nvidia.com/v1beta1", "DynamoGraphDeployment", "a=b")
+    server.watch_answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + line + b"\n"
+    following = asyncio.create_task(graphs.follow())
+    end = time.monotonic() + PATIENCE_SECONDS
+    while server.watches < 1 or graphs.known:
+        assert time.monotonic() < end
+        await asyncio.wait({following}, timeout=0.01)
+    server.watch_answer = b""
+    while not graphs.known:
+        assert time.monotonic() < end
+        await asyncio.wait({following}, timeout=0.01)
+    following.cancel()
 
 
 async def test_a_cluster_without_the_namespace_is_a_datacenter_that_does_not_answer(server):

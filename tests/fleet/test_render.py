@@ -13,9 +13,10 @@ from prime_inference.cli.main import app
 from prime_inference.fleet.arguments import WorkerPorts, frontend_arguments, worker_arguments
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.errors import FleetRefused, SpecImpossible, SpecMalformed
-from prime_inference.fleet.fleet import Fleet, read_fleet
+from prime_inference.fleet.fleet import Fleet, PlannedDeployment, read_fleet
 from prime_inference.fleet.hardware import GPUS
 from prime_inference.fleet.kubernetes.documents import documents
+from prime_inference.fleet.kubernetes.graph import graph
 from prime_inference.fleet.local import processes
 from prime_inference.fleet.ready import parse_ready
 from prime_inference.fleet.render import rendered
@@ -274,6 +275,20 @@ def test_two_fleets_in_a_namespace_select_only_their_own(tmp_path):
     assert len(one) == len(other) == 3
     assert all(labels["inference.prime/fleet"] == "one" for labels in one)
     assert all(labels["inference.prime/fleet"] == "other" for labels in other)
+
+
+def test_a_kubelet_puts_no_variable_into_an_argument():
+    spec = find_spec(
+        "glm-5.3-h200", changes={"model": {"id": "a/$(HOME)", "source": "$(POD_IP)/x"}}
+    )
+    rendered = graph(PlannedDeployment("x", "east", spec), "prime")
+    arguments = [
+        argument
+        for component in rendered["spec"]["components"]
+        for one in component["podTemplate"]["spec"]["containers"]
+        for argument in one["args"]
+    ]
+    assert {one for one in arguments if "$(" in one} == {"a/$$(HOME)", "$$(POD_IP)/x"}
 
 
 def test_gateways_share_keys_and_slots_or_are_one(fleet, tmp_path):

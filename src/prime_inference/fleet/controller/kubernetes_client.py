@@ -103,8 +103,12 @@ class KubernetesClient:
 
     async def list(self, api: str, kind: str, selector: str = "") -> tuple[list[Object], str]:
         """Objects and the version they are of."""
-        found = await self._call("GET", self._path(api, kind), params={"labelSelector": selector})
-        return found["items"], found["metadata"]["resourceVersion"]
+        path = self._path(api, kind)
+        found = await self._call("GET", path, params={"labelSelector": selector})
+        try:
+            return [_an_object(one) for one in found["items"]], _version(found)
+        except (KeyError, TypeError) as error:
+            raise DatacenterUnreachable(f"GET {path} answered no list") from error
 
     async def get(self, api: str, kind: str, name: str) -> Object | None:
         try:
@@ -154,7 +158,8 @@ class KubernetesClient:
     async def watch(
         self, api: str, kind: str, selector: str, version: str
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Events after `version` until the server ends the watch. Raises Gone."""
+        """Events after `version` until the server ends the watch; an object has a name and a
+        version, that of a bookmark a version. Raises Gone."""
         params = {
             "watch": "1",
             "labelSelector": selector,
@@ -175,8 +180,11 @@ class KubernetesClient:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         raise Gone
+                    _version(event["object"])
+                    if event["type"] != "BOOKMARK":
+                        _an_object(event["object"])
                     yield event["type"], event["object"]
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DatacenterUnreachable(f"watch: {type(error).__name__}") from error
 
     def _path(self, api: str, kind: str, name: str = "") -> str:
@@ -206,6 +214,21 @@ class KubernetesClient:
         except ValueError as error:
             raise DatacenterUnreachable(f"{method} {path} answered no JSON") from error
         return found
+
+
+def _an_object(one: Object) -> Object:
+    """Raises KeyError, TypeError."""
+    if not isinstance(one["metadata"]["name"], str):
+        raise TypeError("an object has a name")
+    return one
+
+
+def _version(one: Object) -> str:
+    """Raises KeyError, TypeError."""
+    version = one["metadata"]["resourceVersion"]
+    if not isinstance(version, str):
+        raise TypeError("a version is text")
+    return version
 
 
 def laid_over(found: Object, wanted: Object) -> Object:

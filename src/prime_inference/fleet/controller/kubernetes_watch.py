@@ -41,6 +41,9 @@ class Followed:
                     log.warning("%s: %s", self.kind, error)
                 told = str(error)
                 self._version, self.known = None, False
+            except Exception:  # a defect: what is known may be long out of date
+                self._version, self.known = None, False
+                raise
             if clock() - began >= WATCHED_SECONDS:
                 backoff, told = Backoff(), ""
             await asyncio.sleep(backoff.pause(0.0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,17 +37,6 @@ STATES: dict[str, InstanceState] = {
 }
 
 
-class _Controlled(Supervisor):
-    """What it has is the controller's to end: by itself it would be down for good, unnoticed."""
-
-    async def down(self) -> None:
-        """Raises FleetRefused."""
-        raise FleetRefused(
-            f"A controller, process {os.getpid()}, keeps this datacenter as its file wants it. Take"
-            " the deployments out of the file to end them; or end the controller, then this works."
-        )
-
-
 class LocalDatacenter:
     """Implements `controller.datacenter.Datacenter`. Start it, close it.
 
@@ -71,7 +59,7 @@ class LocalDatacenter:
         """Raises FleetRunning, OSError."""
         self._folder.create()
         nothing = Fleet(self.id, (DatacenterEntry(self.id),), (), GatewayEntry(enabled=False))
-        supervisor = _Controlled(
+        supervisor = Supervisor(
             nothing,
             self._base / f"{self.id}.toml",
             self._folder,

@@ -20,7 +20,13 @@ from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.hardware import GPUS, Gpu
 from prime_inference.fleet.kubernetes.host_tier import mount_host_tier
-from prime_inference.fleet.kubernetes.objects import COMPONENT, LABEL, Document, metadata
+from prime_inference.fleet.kubernetes.objects import (
+    COMPONENT,
+    LABEL,
+    Document,
+    metadata,
+    verbatim,
+)
 from prime_inference.fleet.spec import PoolSpec
 
 API = "nvidia.com/v1beta1"
@@ -59,7 +65,7 @@ def _frontend(deployment: PlannedDeployment) -> Document:
         "name": "main",
         "image": deployment.spec.image,
         "command": ["python3", "-m", "dynamo.frontend"],
-        "args": arguments,
+        "args": verbatim(arguments),
         "ports": [{"containerPort": FRONTEND_PORT, "name": "http"}],
         "resources": {"requests": {"cpu": "4", "memory": "8Gi"}},
     }
@@ -83,7 +89,7 @@ def _pool(deployment: PlannedDeployment, role: str, pool: PoolSpec) -> Document:
         "name": "main",
         "image": spec.image,
         "command": ["python3", "-m", worker_module(spec)],
-        "args": worker_arguments(spec, role, pool, source=spec.model.source, ports=ports),
+        "args": verbatim(worker_arguments(spec, role, pool, source=spec.model.source, ports=ports)),
         "env": [_pod_ip(), *({"name": key, "value": environment[key]} for key in environment)],
         "ports": [{"containerPort": KV_EVENTS_PORT, "name": "kv-events"}],
     }

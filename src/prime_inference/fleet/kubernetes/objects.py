@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 Document = dict[str, Any]
@@ -31,6 +32,11 @@ def metadata(name: str, namespace: str, labels: dict[str, str]) -> Document:
     """Of any object; without the key where it has no labels."""
     named: Document = {"name": name, "namespace": namespace}
     return named | {"labels": labels} if labels else named
+
+
+def verbatim(arguments: Iterable[str]) -> list[str]:
+    """As a container's, which a kubelet would otherwise put variables' values into."""
+    return [one.replace("$(", "$$(") for one in arguments]
 
 
 def deployment_object(
