@@ -6,7 +6,8 @@ import dataclasses
 
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.controller import LONG_DRAIN_SECONDS, Controller
-from prime_inference.fleet.controller.reconcile import digest
+from prime_inference.fleet.controller.reconcile import digest, instance_name
+from prime_inference.fleet.ready import ReadyDeployment
 from tests.fleet.datacenters import Everywhere, Lists, everywhere, planned
 
 GLM = find_spec("glm-5.3-gb200")
@@ -63,3 +64,47 @@ async def test_a_drain_that_does_not_end_is_told_once(caplog):
         clock[0] += LONG_DRAIN_SECONDS / 2
     (said,) = [line for line in caplog.messages if "is not gone" in line]
     assert said.startswith(name)
+
+
+async def test_the_time_that_gateways_get_holds_up_no_step_and_takes_nothing_for_granted():
+    """A cluster's gateways get two minutes, in which all other lists once waited."""
+    clock, datacenter, lists = [0.0], Everywhere("a"), Lists()
+    controller = Controller([datacenter], lists, notice_seconds=120.0, now=lambda: clock[0])
+    old, new = planned(GLM), planned(GLM, slots=5)
+    first, second = (instance_name(one, digest(one)) for one in (old, new))
+
+    async def after(seconds):
+        clock[0] += seconds
+        for _ in range(2):
+            await controller.step()
+        return lists.last, sorted(datacenter.there) == sorted([first, second])
+
+    controller.want([old])
+    assert await after(0) == ([first], False)
+    controller.want([new])
+    assert await after(0) == ([second], True)
+    assert await after(119) == ([second], True)
+    datacenter.there[second] = dataclasses.replace(datacenter.there[second], state="failing")
+    assert await after(0) == ([first], True)  # it is listed again: nothing was drained
+    datacenter.there[second] = dataclasses.replace(datacenter.there[second], state="ready")
+    assert await after(0) == ([second], True)
+    assert await after(119) == ([second], True)  # once more from the beginning
+    assert await after(1) == ([second], False)
+
+
+async def test_the_next_controller_gives_gateways_their_time_too():
+    clock, datacenter = [0.0], Everywhere("a")
+    first = Controller([datacenter], Lists(), notice_seconds=0.0)
+    first.want([planned(GLM), planned(GLM, "y")])
+    await first.step()
+    before = [
+        ReadyDeployment.of(planned(GLM, "y"), "http://y/v1", name) for name in datacenter.there
+    ]
+    second = Controller(
+        [datacenter], Lists(), before=before, notice_seconds=120.0, now=lambda: clock[0]
+    )
+    second.want([planned(GLM)])
+    for seconds, there in ((0, ["x", "y"]), (119, ["x", "y"]), (1, ["x"])):
+        clock[0] += seconds
+        await second.step()
+        assert datacenter.deployments == there

@@ -88,6 +88,8 @@ class Controller:
         self._leaving = dict.fromkeys(leaving, now())  # when each answered last
         self._left = left
         self._listed: tuple[list[ReadyDeployment], list[str]] | None = None
+        self._listed_names = {one.id for one in before}
+        self._unlisted: dict[str, float] = {}  # instances that were listed, since when no more
         self._states: dict[str, str] = {}  # of instances, as they were last
         self._told = {one.id: one for one in before}  # as whoever started them knew them
         self._later: set[str] = set()  # instances that gave way
@@ -128,18 +130,15 @@ class Controller:
             later=self._later,
         )
         self._note_stuck(decision.stuck)
-        for name in decision.gave_way:
+        for name in set(decision.gave_way) - self._later:
             log.error("%s gives way to others, and is tried again when there is room", name)
         self._later.update(decision.gave_way)
-        drains = decision.drains
-        new = [one for one in drains if one.state != "draining"]
-        try:
-            if await self._tell(decision.listed) and new:
-                await asyncio.sleep(self._notice_seconds)
-            self._complaints.pop("gateways cannot be told now", None)
-        except Exception as error:  # whatever is wrong, the steps go on
-            self._complain("gateways cannot be told now", error)
-            drains = [one for one in drains if one.state == "draining"]  # others still get requests
+        told = await self._tell(decision.listed)
+        drains = [
+            one
+            for one in decision.drains
+            if one.state == "draining" or (told and self._is_let_go(one))
+        ]
         await self._begin(
             [(one.name, self._drain(one)) for one in drains]
             + [(one.name, self._start(one)) for one in decision.starts]
@@ -247,17 +246,33 @@ class Controller:
         self._stuck = set(stuck)
 
     async def _tell(self, listed: Sequence[Found]) -> bool:
-        """Publish the list; whether it changed."""
+        """Publish the list if it changed; whether gateways have it."""
         ready = [one for one in map(self._ready, listed) if one is not None] + self._before
         down = sorted(one.name for one in self.found if one.down)
-        if (ready, down) == self._listed:
-            return False
-        await self._publish(ready, down)
-        self._listed = ready, down
+        if (ready, down) != self._listed:
+            try:
+                await self._publish(ready, down)
+            except Exception as error:  # whatever is wrong, the steps go on
+                self._complain("gateways cannot be told now", error)
+                return False
+            self._complaints.pop("gateways cannot be told now", None)
+            self._note_published(ready, down)
+        return True
+
+    def _note_published(self, ready: list[ReadyDeployment], down: list[str]) -> None:
+        names = {one.id for one in ready}
+        there = {one.name for one in self.found}
+        once = self._unlisted.keys() & there | self._listed_names
+        self._unlisted = {name: self._unlisted.get(name, self._now()) for name in once - names}
+        self._listed, self._listed_names = (ready, down), names
         log.info("gateways have %s", ", ".join(one.id for one in ready) or "nothing")
         if down:
             log.warning("gateways know to be down: %s", ", ".join(down))
-        return True
+
+    def _is_let_go(self, found: Found) -> bool:
+        """Whether every gateway has had the time to follow a list without it."""
+        since = self._unlisted.get(found.name, -math.inf)
+        return self._now() - since >= self._notice_seconds
 
     def _ready(self, found: Found) -> ReadyDeployment | None:
         """As what it was started, which may be other than what is wanted now."""
