@@ -223,6 +223,11 @@ def test_a_replacement_that_crash_loops_gives_way_to_others_that_wait_and_comes_
     assert (decision.drains, decision.gave_way) == ([broken], [broken.name])
     assert decision.listed == [found(OLD), found(OTHER)]
     assert broken.name not in [start.name for start in decision.kept]
+    for state in ("starting", "failing"):
+        slow = found(NEW, state)
+        there = [found(OLD), slow, found(OTHER)]
+        assert reconcile(wanted, there, surge={"a": 1}).drains == []
+        assert reconcile(wanted, there, surge={"a": 1}, late={slow.name}).drains == [slow]
     alone = reconcile(want(NEW, OTHER), [found(OLD), broken, found(OTHER)], surge={"a": 1})
     assert (alone.drains, alone.gave_way) == ([], [])  # nobody waits
     gone = [found(OLD), found(OTHER)]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from prime_inference.fleet.catalogue import find_spec
-from prime_inference.fleet.controller.controller import LONG_DRAIN_SECONDS, Controller
+from prime_inference.fleet.controller.controller import (
+    LATE_SECONDS,
+    LONG_DRAIN_SECONDS,
+    Controller,
+)
 from prime_inference.fleet.controller.reconcile import digest, instance_name
 from prime_inference.fleet.ready import ReadyDeployment
 from tests.fleet.datacenters import Everywhere, Lists, everywhere, planned
@@ -46,6 +50,24 @@ async def test_a_broken_roll_out_stops_no_other(caplog):
         ("z", "ready", 7),
     ]
     assert len([line for line in caplog.messages if "gives way" in line]) == 1
+
+
+async def test_one_that_never_gets_ready_is_told_once_and_stops_no_other(caplog):
+    """In a cluster it does not crash: its pods wait for an image, say."""
+    clock, datacenter = [0.0], Everywhere("a")
+    controller = Controller([datacenter], Lists(), notice_seconds=0.0, now=lambda: clock[0])
+    controller.want([planned(GLM), planned(GLM, "y")])
+    await controller.step()
+    datacenter.states["x"] = "starting"
+    controller.want([planned(GLM, slots=5), planned(GLM, "y", slots=6)])
+    for _ in range(5):
+        await controller.step()
+        clock[0] += LATE_SECONDS / 2
+    for _ in range(5):
+        await controller.step()
+    there = {one.deployment: one.planned.spec.limits.slots for one in datacenter.there.values()}
+    assert there["y"] == 6
+    assert len([line for line in caplog.messages if "has not been ready" in line]) == 1
 
 
 async def test_a_drain_that_does_not_end_is_told_once(caplog):

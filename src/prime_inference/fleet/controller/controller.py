@@ -46,6 +46,7 @@ where not every gateway could be told; it is called again."""
 TROUBLED = ("crash-looping", "failing")
 
 LEAVING_SECONDS = 30.0  # a cluster that left the file is asked so long before it is given up
+LATE_SECONDS = 900.0  # a large model from a slow disk takes 300, its image as long
 LONG_DRAIN_SECONDS = 300.0  # answers get 60, a cluster's workers as long
 STEP_SECONDS = 1.0  # a look at a datacenter is one request
 HELD_UP_SECONDS = 1.0  # a start or a drain is a few requests; what takes longer goes on beside
@@ -93,7 +94,10 @@ class Controller:
         self._states: dict[str, str] = {}  # of instances, as they were last
         self._told = {one.id: one for one in before}  # as whoever started them knew them
         self._later: set[str] = set()  # instances that gave way
-        self._draining: dict[str, float] = {}  # since when; nan: that has been told
+        self._beginning: dict[str, float] = {}  # instances that are not ready, since when
+        self._ending: dict[str, float] = {}  # those that are draining
+        self._late: set[str] = set()
+        self._long_ending: set[str] = set()
         self._stuck: set[str] = set()  # deployments that could not be replaced at the last step
         self._begun: dict[str, asyncio.Task[None]] = {}  # by instance
         self._complaints: dict[str, str] = {}  # what could not be done last, and why
@@ -127,6 +131,7 @@ class Controller:
             self.found,
             surge=self._surge,
             silent=self._silent,
+            late=self._late,
             later=self._later,
         )
         self._note_stuck(decision.stuck)
@@ -224,16 +229,22 @@ class Controller:
                 why = f": {one.why}" if one.why else ""
                 log.error("%s in %s is %s%s", one.name, one.datacenter, one.state, why)
         self._states = {one.name: one.state for one in found}
-        self._note_long_drains()
+        self._note_what_takes_long()
 
-    def _note_long_drains(self) -> None:
-        """What is not gone takes up room, and may keep others from being replaced."""
+    def _note_what_takes_long(self) -> None:
+        """It takes up room, and may keep others from being replaced."""
         ends = {one.name for one in self.found if one.state == "draining"}
-        self._draining = {name: self._draining.get(name, self._now()) for name in ends}
-        for name, since in self._draining.items():
-            if self._now() - since >= LONG_DRAIN_SECONDS:
-                log.warning("%s is not gone %d s after its drain began", name, LONG_DRAIN_SECONDS)
-                self._draining[name] = math.nan
+        begins = {one.name for one in self.found if one.state in ("starting", "failing")}
+        now = self._now()
+        self._ending = {name: self._ending.get(name, now) for name in ends}
+        self._beginning = {name: self._beginning.get(name, now) for name in begins}
+        long_ending = _longer(self._ending, now - LONG_DRAIN_SECONDS)
+        late = _longer(self._beginning, now - LATE_SECONDS)
+        for name in long_ending - self._long_ending:
+            log.warning("%s is not gone %d s after its drain began", name, LONG_DRAIN_SECONDS)
+        for name in late - self._late:
+            log.warning("%s has not been ready for %d s", name, LATE_SECONDS)
+        self._long_ending, self._late = long_ending, late
 
     def _note_stuck(self, stuck: Sequence[str]) -> None:
         for name in stuck:
@@ -333,6 +344,10 @@ class Controller:
             why, DatacenterUnreachable | FleetError | OSError
         )
         log.warning("%s: %s", what, why, exc_info=None if foreseen else why)  # type: ignore[arg-type]
+
+
+def _longer(since: Mapping[str, float], moment: float) -> set[str]:
+    return {name for name, began in since.items() if began <= moment}
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -62,7 +62,7 @@ class Decision:
     What is draining is among `drains` until it is gone, whoever began to drain it. `kept` are
     there and stay: what belongs to them may be missing. `stuck` are deployments that cannot be
     replaced: there is no room, and no other of the model serves. `gave_way` are instances among
-    `drains` that crash-loop in the room that others wait for.
+    `drains` that do not get ready in the room that others wait for.
     """
 
     listed: list[Found] = field(default_factory=list)
@@ -95,11 +95,12 @@ def reconcile(
     *,
     surge: Mapping[str, int],
     silent: Collection[str] = (),
+    late: Collection[str] = (),
     later: Collection[str] = (),
 ) -> Decision:
     """`wanted` with the digest of each; `surge`: replacements that a datacenter has room for
-    beside what they replace; `silent`: datacenters that do not answer; `later`: instances that
-    gave way, which get what room others leave."""
+    beside what they replace; `silent`: datacenters that do not answer; `late`: instances that
+    should long be ready; `later`: those that gave way, which get what room others leave."""
     wanted = sorted(wanted, key=lambda one: bool(later) and instance_name(*one) in later)
     found = list(found)
     decision = Decision(drains=[one for one in found if one.state == "draining"])
@@ -111,6 +112,7 @@ def reconcile(
         ),
         room=_room_left(instances.values(), surge),
         silent=silent,
+        late=late,
     )
     for planned, content in wanted:
         never = not surge.get(planned.datacenter)
@@ -126,8 +128,9 @@ class _Now:
     serving: Counter[str]
     room: dict[str, int]
     silent: Collection[str]
+    late: Collection[str]
     waiting: Counter[str] = field(default_factory=Counter)  # for room, by datacenter
-    broken: list[Found] = field(default_factory=list)  # that crash-loop beside their elders
+    broken: list[Found] = field(default_factory=list)  # beside their elders
 
 
 def _serves(one: Found, silent: Collection[str]) -> bool:
@@ -246,7 +249,7 @@ def _one(
     surplus = [one for one in old if one is not keep]
     now.serving[planned.spec.model.id] -= sum(_serves(one, now.silent) for one in surplus)
     decision.drains += surplus
-    if current is not None and current.state == "crash-looping" and keep is not None:
+    if current is not None and keep is not None and _is_broken(current, now.late):
         now.broken.append(current)
     missing = current is None and (keep is None or not surplus)
     if missing and not _starts(decision, planned, content, mine, now.room):
@@ -271,6 +274,12 @@ def _stays(
     if no_room_ever:
         decision.stuck.append(planned.id)
     return True
+
+
+def _is_broken(one: Found, late: Collection[str]) -> bool:
+    return one.state == "crash-looping" or (
+        one.state in ("starting", "failing") and one.name in late
+    )
 
 
 def _give_way(decision: Decision, now: _Now) -> None:
