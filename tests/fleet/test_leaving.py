@@ -83,6 +83,26 @@ async def test_one_that_left_and_does_not_answer_is_listed_no_longer_and_drained
     assert (fleet.leaves.deployments, fleet.gone) == ([], ["b"])
 
 
+async def test_one_that_left_and_never_answers_is_listed_no_longer():
+    lists, leaves, clock = Lists(), Everywhere("b"), [0.0]
+    leaves.answers = False
+    controller = Controller(
+        [Everywhere("a"), leaves],
+        lists,
+        before=[ReadyDeployment.of(planned(GLM, "y", "b"), "http://y/v1")],
+        leaving=["b"],
+        now=lambda: clock[0],
+        notice_seconds=0.0,
+    )
+    controller.want([planned(GLM)])
+    listed = {}
+    for clock[0] in (0.0, LEAVING_SECONDS - 1, LEAVING_SECONDS):
+        await controller.step()
+        await controller.step()
+        listed[clock[0]] = sorted(name.partition("-")[0] for name in lists.last)
+    assert list(listed.values()) == [["x", "y"], ["x", "y"], ["x"]]
+
+
 async def test_what_is_listed_of_a_datacenter_that_nobody_knows_is_told_and_listed_no_longer(
     caplog,
 ):
@@ -115,6 +135,11 @@ def test_clusters_are_known_until_nothing_of_them_is_left(tmp_path):
         assert second.leaving == [cluster("b", "https://two")]
     second.left("b")
     assert KnownClusters(file, fleet_of(here, cluster("a"))).leaving == []
+
+
+def test_a_list_of_clusters_that_cannot_be_written_is_told(tmp_path, caplog):
+    KnownClusters(tmp_path / "gone" / "clusters.json", fleet_of(cluster("a"))).write()
+    assert "cannot be written" in caplog.text
 
 
 def test_a_cluster_that_is_another_under_the_same_id_has_left(tmp_path):

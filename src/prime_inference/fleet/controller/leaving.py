@@ -37,17 +37,17 @@ class KnownClusters:
                 self.leaving.append(msgspec.structs.replace(one, id=name))
 
     def write(self) -> None:
-        """Raises OSError."""
+        """A full disk keeps no controller from starting; what cannot be written is told."""
         content = msgspec.json.encode([*self._wanted, *self.leaving])
-        replace_file(self._file, content, durable=True)
+        try:
+            replace_file(self._file, content, durable=True)
+        except OSError as error:
+            log.error("%s cannot be written: %s", self._file, error.strerror or error)
 
     def left(self, name: str) -> None:
         """Nothing of it runs any more."""
         self.leaving = [one for one in self.leaving if one.id != name]
-        try:
-            self.write()
-        except OSError as error:  # the next controller finds it empty
-            log.error("%s cannot be written: %s", self._file, error.strerror or error)
+        self.write()
 
     def _read(self) -> Sequence[DatacenterEntry]:
         try:
