@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from prime_inference.fleet.controller import run
+from prime_inference.fleet.controller.controller import Controller
 from prime_inference.fleet.controller.followed_fleet import FollowedFleet
 from prime_inference.fleet.errors import SpecMalformed
 from prime_inference.fleet.fleet import read_fleet
@@ -43,6 +45,10 @@ def written(file, text):
     before = file.stat().st_mtime_ns if file.exists() else 0
     file.write_text(text)
     os.utime(file, ns=(before + 1_000_000, before + 1_000_000))
+
+
+async def no_list(ready, down):
+    """Nobody follows it."""
 
 
 def slots(fleet):
@@ -125,3 +131,24 @@ def test_what_cannot_be_looked_at_changes_nothing_and_is_told_once(file, caplog,
     file.unlink(missing_ok=True)
     written(file, text.replace("11", "12"))
     assert slots(followed.changed()) == 12
+
+
+async def test_what_changed_while_a_controller_began_or_failed_is_wanted_before_its_first_step(
+    file,
+):
+    followed = FollowedFleet(file)
+    fleet = followed.read()
+    wanted = []
+
+    class Fails(Controller):
+        def want(self, fleet):
+            wanted.append(fleet[0].spec.limits.slots)
+
+        async def step(self):
+            raise RuntimeError("a defect")
+
+    for count in (13, 14):  # the task is started again after a defect
+        written(file, FLEET.replace("SLOTS", str(count)))
+        with pytest.raises(RuntimeError, match="a defect"):
+            await run._follow(Fails([], no_list), followed, fleet)
+    assert wanted == [13, 14]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -114,6 +116,28 @@ async def test_what_is_listed_of_a_datacenter_that_nobody_knows_is_told_and_list
     assert [name.partition("-")[0] for name in lists.last] == ["x"]
     (said,) = [line for line in caplog.messages if line.startswith("y is listed no longer")]
     assert "no datacenter b" in said
+
+
+async def test_what_is_left_under_an_id_that_another_has_now_is_listed_as_of_what_it_is():
+    """Gateways reach datacenters by their ids."""
+    told, before = [], Everywhere("a")
+    first = Controller([before], Lists(), notice_seconds=0.0)
+    first.want([planned(GLM)])
+    await first.step()
+    before.id = "a.before"
+    before.there = {name: replace_place(one, "a.before") for name, one in before.there.items()}
+
+    async def publish(ready, down):
+        told.append([one.datacenter for one in ready])
+
+    second = Controller([Everywhere("a"), before], publish, leaving=["a.before"])
+    second.want([planned(GLM, slots=5)])
+    await second.step()
+    assert told == [["a.before"]]
+
+
+def replace_place(one, datacenter):
+    return dataclasses.replace(one, datacenter=datacenter)
 
 
 def fleet_of(*datacenters, name="two"):
