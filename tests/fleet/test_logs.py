@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from prime_inference.fleet.launcher.exits import last_words
@@ -10,14 +13,35 @@ from prime_inference.fleet.launcher.logs import turn_over
 from prime_inference.fleet.launcher.processes import reap, start
 
 
-def test_a_long_log_begins_anew_and_what_it_held_is_kept(tmp_path: Path) -> None:
+def test_a_long_log_begins_anew_and_its_end_is_kept(tmp_path: Path) -> None:
     long, short = tmp_path / "a.worker-0.log", tmp_path / "a.worker-1.log"
-    long.write_bytes(b"x" * 101)
+    long.write_bytes(b"x" * 51 + b"y" * 50)
     short.write_bytes(b"y" * 100)
     turn_over(tmp_path, most=100)
     assert long.read_bytes() == b""
-    assert (tmp_path / "a.worker-0.log.1").read_bytes() == b"x" * 101
+    assert (tmp_path / "a.worker-0.log.1").read_bytes() == b"y" * 50
     assert short.read_bytes() == b"y" * 100
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """What is longer cannot be written, as on a full disk."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def test_a_log_begins_anew_where_there_is_no_room_for_what_it_held(tmp_path: Path) -> None:
+    log, kept = tmp_path / "a.worker-0.log", tmp_path / "a.worker-0.log.1"
+    log.write_bytes(b"x" * 101)
+    kept.write_bytes(b"what it held before takes room")
+    with files_of_at_most(20):
+        turn_over(tmp_path, most=100)
+    assert log.read_bytes() == b""
+    assert not kept.exists()  # no part of it, which would be in the way for ever
 
 
 def test_a_process_writes_on_at_the_beginning_of_its_emptied_log(tmp_path: Path) -> None:

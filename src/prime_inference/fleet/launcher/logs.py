@@ -1,7 +1,7 @@
 """What processes write stays within bounds on disk: the last part of a log, and the one before.
 
 Processes write to their files themselves, so that they outlive a supervisor, and always at the
-end: a file is copied and emptied under them. What is written in between is lost.
+end: a file's end is copied and it is emptied under them. What is written in between is lost.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 from pathlib import Path
 
 MOST_BYTES = 64 << 20
 LOOK_SECONDS = 10.0
+PIECE_BYTES = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,26 @@ async def keep_short(logs: Path) -> None:
 
 
 def turn_over(logs: Path, most: int = MOST_BYTES) -> None:
-    """Begin each log of more than `most` bytes anew; `NAME.log.1` has what it held."""
+    """Begin each log of more than `most` bytes anew; `NAME.log.1` has the last half of that."""
     for file in logs.glob("*.log"):
         try:
             if file.stat().st_size > most:
-                shutil.copyfile(file, file.with_name(f"{file.name}.1"))
-                os.truncate(file, 0)
-        except OSError as error:  # a full disk: the next look may find room
+                _keep_end(file, most // 2)
+                os.truncate(file, 0)  # whatever became of the copy: this makes room
+        except OSError as error:
             log.warning("log %s cannot be begun anew: %s", file, error)
+
+
+def _keep_end(file: Path, count: int) -> None:
+    """Copy the last `count` bytes to `NAME.log.1`, if there is room for all of them."""
+    kept = file.with_name(f"{file.name}.1")
+    try:
+        kept.unlink(missing_ok=True)  # the room it takes is needed
+        with file.open("rb") as content, kept.open("wb") as copy:
+            content.seek(-count, os.SEEK_END)
+            while count and (piece := content.read(min(count, PIECE_BYTES))):
+                copy.write(piece)
+                count -= len(piece)
+    except OSError as error:
+        log.warning("the end of log %s is lost: %s", file, error)
+        kept.unlink(missing_ok=True)
