@@ -16,16 +16,14 @@ from hypothesis import strategies as st
 
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import CacheReports, cache_report, parse_reports
+from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.launcher import readiness
+from prime_inference.fleet.launcher.asking import MOST_PIECES, Answer, Asker
+from prime_inference.fleet.launcher.control import Command, ask, listening
 from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.lifecycle import Readiness
-from prime_inference.fleet.launcher.readiness import (
-    Prober,
-    ask,
-    parse_in_flight,
-    probing_client,
-    read_readiness,
-)
+from prime_inference.fleet.launcher.readiness import Prober, parse_in_flight, read_readiness
+from prime_inference.fleet.launcher.state import StateFolder
 from tests.fleet.fleets import deployment, listed, pids, running, until, write_fleet
 
 NUMBERS = st.sampled_from(
@@ -67,6 +65,13 @@ def test_whatever_a_frontend_says_is_its_readiness_or_none(body):
 )
 def test_what_has_another_shape_counts_no_worker(body):
     assert read_readiness(body) == Readiness(True, {})
+
+
+@pytest.mark.parametrize("role", ["\\ud800", "\\u001b[31m", "worker", "frontend"])
+def test_a_role_that_nobody_knows_is_left_out(role):
+    types = b'{"ROLE":{"workers":2},"decode":{"workers":1}}'
+    body = b'{"ready":true,"namespaces":{"a":{"worker_types":' + types + b"}}}"
+    assert read_readiness(body.replace(b"ROLE", role.encode())) == Readiness(True, {"decode": 1})
 
 
 def test_nesting_without_end_is_no_answer():
@@ -118,8 +123,9 @@ def test_a_bad_report_takes_no_other_along(value):
 
 
 @contextlib.asynccontextmanager
-async def serving(head, part, pause):
-    """A port where every request is answered with `head` and then `part` again and again."""
+async def serving(head, part=b"", pause=0.0):
+    """A port where every request is answered with `head` and then `part` again and again; and the
+    requests that came."""
     writers = []
 
     async def serve(reader, writer):
@@ -135,7 +141,7 @@ async def serving(head, part, pause):
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield server.sockets[0].getsockname()[1], writers
     finally:
         server.close()
         for writer in writers:
@@ -144,34 +150,76 @@ async def serving(head, part, pause):
 
 
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+CUT_OFF = Answer(200, None)
 
 
 @pytest.mark.parametrize(
-    ("head", "part", "pause", "responds"),
+    ("head", "part", "pause", "said"),
     [
-        (OK, b" ", 0.01, True),  # drips for ever
-        (OK, b"x" * 65536, 0, True),  # floods
-        (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n", 0, False),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", 0.001, False),
-        (b"", b"", 0, False),
-        (b"SSH-2.0-OpenSSH\r\n", b"", 0, False),
+        (OK, b" ", 0.01, CUT_OFF),  # drips for ever
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", b"", 0, CUT_OFF),
+        (b"HTTP/1.1 500 No\r\ncontent-length: 1\r\n\r\nx", b"", 0, Answer(500, b"x")),
+        (INTERIM + CHUNKED + b"1\r\nx\r\n0\r\n\r\n" + OK + b"y", b"", 0, Answer(200, b"x")),
+        (b"HTTP/1.1 101 No\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", b"", 0, None),
+        (b"", b"", 0, None),
+        (b"SSH-2.0-OpenSSH\r\n", b"", 0, None),
     ],
-    ids=["drip", "flood", "headers", "interim", "silent", "other"],
+    ids=["drip", "short", "error", "whole", "upgrade", "silent", "other"],
 )
-async def test_a_question_ends_in_time_and_takes_no_more_than_its_bytes(
-    head, part, pause, responds, monkeypatch
-):
+async def test_an_answer_is_whole_in_time_or_none(head, part, pause, said):
+    async with serving(head, part, pause) as (port, asked), asyncio.timeout(30):
+        asker = Asker()
+        for _ in range(2):  # it is asked as often as one that is well
+            assert await asker.ask(f"http://127.0.0.1:{port}/", 200_000, 0.3) == said
+        assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "said"),
+    [
+        (OK, b"x" * 65536, CUT_OFF),
+        (CHUNKED, b"1\r\nx\r\n" * 1000, CUT_OFF),
+        (CHUNKED + b"1;", b"x" * 65536, CUT_OFF),
+        (CHUNKED + b"1\r\nx\r\n" * (MOST_PIECES + 1) + b"0\r\n\r\n", b"", CUT_OFF),
+        (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 1000, None),
+        (b"HTTP/1.1 200 OK\r\na: ", b"b" * 65536, None),
+        (INTERIM, INTERIM * 1000, None),
+    ],
+    ids=["flood", "bytes", "extension", "pieces", "headers", "header", "interim"],
+)
+async def test_one_that_floods_is_cut_off_and_asked_less_and_less_often(head, part, said):
+    now = [0.0]
+    async with serving(head, part) as (port, asked), asyncio.timeout(30):
+        asker = Asker(lambda: now[0])
+        for questions in range(1, 4):
+            for _ in range(5):  # what it said stands
+                assert await asker.ask(f"http://127.0.0.1:{port}/", 200_000, 10.0) == said
+                now[0] += 0.01
+            assert len(asked) == questions
+            now[0] += (0.2, 0.5, 1.0)[questions - 1]
+
+
+READY = b'{"ready":true,"namespaces":{"d":{"worker_types":{"decode":{"workers":1}}}}}'
+
+
+@pytest.mark.parametrize(("status", "ready"), [(200, True), (404, False), (500, False)])
+async def test_only_a_success_makes_ready_and_counts(status, ready):
+    length = len(READY)
+    head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, length)
+    async with serving(head + READY) as (port, _):
+        assert await Prober().readiness(port, "m") == Readiness(ready, {"decode": 1})
+    metrics = b'dynamo_frontend_inflight_requests{model="m"} 3\n'
+    head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(metrics))
+    async with serving(head + metrics) as (port, _):
+        assert await Prober().in_flight(port) == (3 if ready else None)
+
+
+async def test_metrics_without_end_count_nothing(monkeypatch):
     monkeypatch.setattr(readiness, "MAX_METRICS_BYTES", 200_000)
-    prober, client = Prober(), probing_client()
-    try:
-        async with serving(head, part, pause) as port, asyncio.timeout(30):
-            answer = await ask(client, f"http://127.0.0.1:{port}/", 200_000, 0.3)
-            assert (answer is not None) == responds
-            assert answer is None or (answer.status, answer.body) == (200, None)
-            assert await prober.in_flight(port) is None
-    finally:
-        await prober.close()
-        await client.aclose()
+    async with serving(OK, b"x" * 65536) as (port, _), asyncio.timeout(30):
+        assert await Prober().in_flight(port) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
@@ -190,3 +238,13 @@ async def test_one_that_is_slow_to_answer_holds_up_no_other(tmp_path, monkeypatc
         os.kill(pids(await supervisor.status())["tiny-a/frontend"], signal.SIGSTOP)
         await until(supervisor, lambda status: deployment(status, "tiny-a")["state"] == "failing")
         await until(supervisor, lambda _: listed(supervisor, tmp_path / "state") == ["tiny-b"])
+
+
+async def test_a_status_that_is_no_text_is_told_and_ends_no_command(tmp_path):
+    """Names of files may be any bytes."""
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        supervisor._unwritten["x"] = "\udcff"
+        folder = StateFolder(tmp_path / "state" / "fleets" / "test")
+        async with listening(supervisor, folder):
+            with pytest.raises(FleetRefused, match="UnicodeEncodeError"):
+                await ask(folder, Command("status"))

@@ -76,16 +76,22 @@ async def carry_out(supervisor: Supervisor, command: Command) -> Reply:
     return Reply(status=await supervisor.status())
 
 
-async def _reply(supervisor: Supervisor, line: bytes) -> Reply:
+async def _reply(supervisor: Supervisor, line: bytes) -> bytes:
     try:
-        return await carry_out(supervisor, msgspec.json.decode(line, type=Command))
+        reply = await carry_out(supervisor, msgspec.json.decode(line, type=Command))
+        return msgspec.json.encode(reply)
     except (msgspec.DecodeError, RecursionError) as error:
-        return Reply(refused=f"not a command: {error}")
+        return _refusal(f"not a command: {error}")
     except OSError as error:
-        return Reply(refused=f"{error.filename or 'system'}: {error.strerror or error}")
+        return _refusal(f"{error.filename or 'system'}: {error.strerror or error}")
     except Exception as error:  # a defect, which whoever asks is told as well as the log
         log.exception("a command failed")
-        return Reply(refused=f"the supervisor failed: {type(error).__name__}: {error}")
+        return _refusal(f"the supervisor failed: {type(error).__name__}: {error}")
+
+
+def _refusal(reason: str) -> bytes:
+    """Names of files may be no text."""
+    return msgspec.json.encode(Reply(refused=reason.encode(errors="replace").decode()))
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +104,7 @@ async def listening(supervisor: Supervisor, folder: StateFolder) -> AsyncIterato
             while not (await asyncio.wait({replying}, timeout=ALIVE_SECONDS))[0]:
                 writer.write(b"\n")
                 await writer.drain()
-            writer.write(msgspec.json.encode(replying.result()) + b"\n")
+            writer.write(replying.result() + b"\n")
             await writer.drain()
         writer.close()
 

@@ -124,7 +124,6 @@ class Supervisor:
                 one.leave()
             if self._gateway is not None:
                 self._gateway.leave()
-            await self._prober.close()
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
