@@ -16,8 +16,10 @@ import pytest
 
 from prime_inference.adapters.files.cache_reports import CacheReportsFile
 from prime_inference.fleet.caches import reports_file
+from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.ending import end_without_supervisor
+from prime_inference.fleet.launcher.run import bring_down
 from prime_inference.fleet.launcher.state import StateFolder
 from tests.fleet.api_server import ApiServer
 from tests.fleet.fleets import PATIENCE_SECONDS
@@ -150,6 +152,22 @@ async def test_one_file_rules_this_machine_and_a_cluster(controlled: Controlled)
     await until(lambda: server.refused)
     await asyncio.sleep(1.2)
     assert controlled.listed_here == before
+
+
+async def test_a_datacenter_whose_controller_runs_is_not_ended_under_it(controlled: Controlled):
+    await controlled.start()
+    await until(lambda: controlled.listed_here)
+    folder = str(controlled.local.folder)
+    before = processes.find(folder)
+    assert controlled.process is not None
+    with pytest.raises(
+        FleetRefused, match=f"A controller, process {controlled.process.pid}, keeps"
+    ):
+        await bring_down(controlled.local)
+    assert processes.find(folder) == before
+    await controlled.end(signal.SIGTERM)
+    await bring_down(controlled.local)
+    assert processes.find(folder) == {}
 
 
 async def test_a_controller_that_dies_ends_nothing_and_the_next_one_goes_on(

@@ -196,7 +196,14 @@ class Supervisor:
             await one.replace(READY_SECONDS)
 
     async def down(self) -> None:
-        """Raises FleetRefused with what could not be ended."""
+        """Raises FleetRefused with what could not be ended, and where a controller keeps the
+        fleet: that would go on telling gateways of it."""
+        if self._goes_on:
+            raise FleetRefused(
+                f"A controller, process {os.getpid()}, keeps {self._folder.folder.name}: take its"
+                f" deployments out of the controller's file; or end the controller (kill -TERM"
+                f" {os.getpid()}), then ask for this again."
+            )
         try:
             await self._end_tasks()
             await self._end_all()
