@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from prime_inference.fleet.launcher.control import Command, ask, listening
 from prime_inference.fleet.launcher.ending import end_without_supervisor
 from prime_inference.fleet.launcher.keeper import PROBES_MISSED, Keeper
 from prime_inference.fleet.launcher.lifecycle import Lifecycle, Readiness
+from prime_inference.fleet.launcher.listeners import listens
 from prime_inference.fleet.launcher.ports import FIRST, LAST, Ports
 from prime_inference.fleet.launcher.readiness import parse_readiness
 from prime_inference.fleet.launcher.run import bring_down, fleet_folder
@@ -404,3 +406,98 @@ async def test_what_outlived_the_leader_of_its_group_is_ended():
     async with asyncio.timeout(PATIENCE_SECONDS):
         await processes.end_group(child, 30)
     assert not child.alive
+
+
+# -- whose port it is
+
+
+@contextlib.asynccontextmanager
+async def stranger(port):
+    """Another program that has a port, and says what a frontend would."""
+    types = '{"prefill":{"workers":1},"decode":{"workers":1}}'
+    body = f'{{"ready":true,"namespaces":{{"d":{{"worker_types":{types}}}}}}}'
+    asked = []
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", port)
+    try:
+        yield asked
+    finally:
+        server.close()
+
+
+async def test_a_port_that_somebody_else_has_by_then_is_given_up(tmp_path):
+    state_dir = tmp_path / "state"
+    async with running(write_fleet(tmp_path), state_dir) as supervisor:
+        before = deployment(await supervisor.status(), "tiny-b")
+        await supervisor.drain("tiny-b")
+        ports = {one["name"]: one["port"] for one in before["processes"]}
+        async with stranger(ports["frontend"]) as asked, stranger(ports["decode-0"]):
+            await supervisor.restart("tiny-b", None)
+            status = await until(supervisor, lambda status: all_in(status, "ready"))
+            after = deployment(status, "tiny-b")
+            assert asked == []
+        moved = {one["name"] for one in after["processes"] if one["port"] != ports[one["name"]]}
+        assert moved == {"frontend", "decode-0"}
+        assert after["base_url"] != before["base_url"]
+        folder = fleet_folder(state_dir, supervisor.fleet)
+        await until(
+            supervisor,
+            lambda _: after["base_url"] in folder.ready_file.read_text(),
+        )
+        assert before["base_url"] not in folder.ready_file.read_text()
+        assert supervisor._ports._taken == set(supervisor._state.ports())
+
+
+async def test_a_frontend_keeps_its_port_over_connections_of_before(tmp_path):
+    """The kernel keeps what is left of them for a minute."""
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        before = deployment(await supervisor.status(), "tiny-b")
+        port = before["processes"][0]["port"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        os.kill(before["processes"][0]["pid"], signal.SIGKILL)
+        assert await reader.read() == b""
+        status = await until(
+            supervisor,
+            lambda status: (
+                all_in(status, "ready")
+                and pids(status)["tiny-b/frontend"] != before["processes"][0]["pid"]
+            ),
+        )
+        assert deployment(status, "tiny-b")["base_url"] == before["base_url"]
+        writer.close()
+
+
+async def test_only_its_own_frontend_makes_a_deployment_ready(tmp_path, monkeypatch):
+    monkeypatch.setattr("prime_inference.fleet.launcher.deployment.can_listen", lambda port: True)
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        before = deployment(await supervisor.status(), "tiny-b")
+        await supervisor.drain("tiny-b")
+        async with stranger(before["processes"][0]["port"]) as asked:
+            await supervisor.restart("tiny-b", None)
+            await until(
+                supervisor,
+                lambda status: deployment(status, "tiny-b")["state"] == "crash-looping",
+            )
+            assert asked  # while a frontend of ours lived, which had no port yet
+            assert listed(supervisor, tmp_path / "state") == ["tiny-a"]
+
+
+async def test_who_listens_on_a_port(tmp_path):
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+    pid = processes.start(sleeping, {}, tmp_path / "log", fleet=str(tmp_path), name="x/y")
+    other, mine = processes.identity_of(pid), processes.identity_of(os.getpid())
+    try:
+        assert listens(mine, port)
+        assert not listens(other, port)
+        server.close()
+        assert not listens(mine, port)
+    finally:
+        await processes.end_group(other, 0)
+        processes.reap(pid)

@@ -27,6 +27,7 @@ from prime_inference.fleet.errors import (
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes, supervisor
 from prime_inference.fleet.launcher.control import Command, ask, listening
+from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.run import bring_down, is_ready, until_ready
 from prime_inference.fleet.launcher.state import DeploymentRecord, StateFolder
 from prime_inference.fleet.launcher.takeover import fate, same_processes
@@ -300,6 +301,31 @@ async def test_a_deployment_that_cannot_be_started_is_none(fleet, tmp_path):
         for _ in range(2):  # it is asked for again, and may be there by then
             with pytest.raises(SpecMalformed, match="there is no"):
                 one.add(PlannedDeployment("x", "a", gone))
+        assert [planned.id for planned in one.deployments] == ["tiny-b"]
+        assert one._ports._taken == set(one._state.ports())
+
+
+async def test_what_cannot_be_started_takes_no_ports(fleet, tmp_path, monkeypatch):
+    async with running(fleet, tmp_path / "state") as one:
+        taken = set(one._ports._taken)
+
+        def short_of_ports(count):
+            left = iter(range(count))
+
+            def take(ports, really=Ports.take):
+                if next(left, None) is None:
+                    raise OSError("no port is free")
+                return really(ports)
+
+            return take
+
+        for count in (0, 1, 2, 5):  # the frontend's, and three of each worker
+            monkeypatch.setattr(Ports, "take", short_of_ports(count))
+            with pytest.raises(OSError, match="no port is free"):
+                one.add(PlannedDeployment("x", "a", find_spec("mocker")))
+            with pytest.raises(OSError, match="no port is free"):
+                await one.scale("tiny-b", "decode", 3)
+            assert one._ports._taken == taken
         assert [planned.id for planned in one.deployments] == ["tiny-b"]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from prime_inference.domain.caches import CacheReport
@@ -17,8 +18,9 @@ from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher.exits import require_hope
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
 from prime_inference.fleet.launcher.lifecycle import SERVING, Lifecycle, Readiness
-from prime_inference.fleet.launcher.ports import Ports
-from prime_inference.fleet.launcher.processes import start
+from prime_inference.fleet.launcher.listeners import listens
+from prime_inference.fleet.launcher.ports import Ports, can_listen
+from prime_inference.fleet.launcher.processes import Identity, start
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.sources import model_source, require_source
 from prime_inference.fleet.launcher.state import (
@@ -70,6 +72,7 @@ class RunningDeployment:
         self._leaving = False  # it is being replaced
         self._over = False
         self._keepers: dict[str, Keeper] = {}
+        self._proven: Identity | None = None  # the frontend that was seen to have its port
         self.seen: Readiness | None = None
 
     # -- what it is
@@ -123,10 +126,7 @@ class RunningDeployment:
 
     async def look(self) -> None:
         """Ask the frontend, and take note."""
-        seen = None
-        if self._up:
-            seen = await self._prober.readiness(self.record.port, self.planned.spec.model.id)
-        self.seen = seen
+        self.seen = seen = await self._heard() if self._up else None
         alive = [keeper for keeper in self._keepers.values() if keeper.alive]
         if seen is not None:
             self._note_serving(seen, alive)
@@ -171,11 +171,12 @@ class RunningDeployment:
             return
         if not self.record.lives and not self._keepers:
             self.take(self.next or self.planned)
-        discovery = self._folder.discovery(self.planned.id)
         if not self.record.lives:
-            shutil.rmtree(discovery, ignore_errors=True)  # workers of a run that is over
-        discovery.mkdir(parents=True, exist_ok=True)
-        for process in list(self._wanted(discovery)):
+            shutil.rmtree(self._discovery, ignore_errors=True)  # workers of a run that is over
+        self._discovery.mkdir(parents=True, exist_ok=True)
+        with self._ports.taking() as take:
+            wanted = list(self._wanted(take))
+        for process in wanted:
             self.record.processes.setdefault(process.name, ProcessRecord(process))
             self._keepers[process.name] = self._of(process.name)
         self._save()  # before any of them is started
@@ -193,12 +194,7 @@ class RunningDeployment:
 
     async def _trim(self) -> None:
         """End workers that are too many; they finish their answers first."""
-        names = {"frontend"} | {
-            f"{role}-{index}"
-            for role, count in self.record.replicas.items()
-            for index in range(count)
-        }
-        surplus = self.record.processes.keys() - names
+        surplus = self.record.processes.keys() - set(self._names())
         keepers = [self._of(name) for name in surplus]
         await asyncio.gather(*(keeper.end() for keeper in keepers))
         for keeper in keepers:
@@ -317,6 +313,25 @@ class RunningDeployment:
 
     # -- inside
 
+    @property
+    def _frontend(self) -> Identity | None:
+        """The process, if it lives."""
+        record = self.record.processes.get("frontend")
+        return record.identity if record is not None and record.lives else None
+
+    async def _heard(self) -> Readiness | None:
+        """What its own frontend says. Whoever else answers on its port says nothing."""
+        frontend = self._frontend
+        if frontend is None:
+            return None
+        seen = await self._prober.readiness(self.record.port, self.planned.spec.model.id)
+        if seen is None or not frontend.alive:
+            return None
+        if frontend != self._proven and not listens(frontend, self.record.port):
+            return None
+        self._proven = frontend
+        return seen
+
     def _note_serving(self, seen: Readiness, alive: Sequence[Keeper]) -> None:
         """Tell those that serve. Of a pool it is known when all that run are counted."""
         running = Counter(keeper.record.process.role for keeper in alive)
@@ -328,7 +343,7 @@ class RunningDeployment:
     async def _until_idle(self) -> None:
         """Return when no request is in flight, none can be counted, or it is wanted again."""
         while not self._up:
-            if not await self._prober.in_flight(self.record.port):
+            if self._frontend is None or not await self._prober.in_flight(self.record.port):
                 return
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
 
@@ -346,28 +361,37 @@ class RunningDeployment:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         raise FleetRefused(f"{self.planned.id} was not whole again within {seconds:.0f} s.")
 
-    def _wanted(self, discovery: Path) -> Iterable[Process]:
-        spec = self.planned.spec
-        source = model_source(spec, self._folder.folder / "models" / self.planned.id, self._base)
-        known = self.record.processes
-        if "frontend" in known:
-            yield known["frontend"].process
-        else:
-            yield frontend_process(spec, discovery, self.record.port)
+    @property
+    def _discovery(self) -> Path:
+        return self._folder.discovery(self.planned.id)
+
+    def _names(self) -> Iterator[str]:
+        """Of the processes that are wanted."""
+        yield "frontend"
         for role, count in self.record.replicas.items():
-            for index in range(count):
-                name = f"{role}-{index}"
-                if name in known:
-                    yield known[name].process  # with the ports it has
-                    continue
-                yield worker_process(
-                    spec,
-                    role,
-                    index,
-                    source=source,
-                    discovery=discovery,
-                    free_port=self._ports.take,
-                )
+            yield from (f"{role}-{index}" for index in range(count))
+
+    def _wanted(self, take: Callable[[], int]) -> Iterator[Process]:
+        """Those that are known, with the ports that they have, and new ones. Raises SpecMalformed,
+        OSError."""
+        source = functools.cache(self._source)  # what is known needs none
+        for name in self._names():
+            known = self.record.processes.get(name)
+            yield known.process if known is not None else self._new(name, take, source)
+
+    def _new(self, name: str, take: Callable[[], int], source: Callable[[], str]) -> Process:
+        spec, discovery = self.planned.spec, self._discovery
+        if name == "frontend":
+            return frontend_process(spec, discovery, self.record.port)
+        role, _, index = name.rpartition("-")
+        return worker_process(
+            spec, role, int(index), source=source(), discovery=discovery, free_port=take
+        )
+
+    def _source(self) -> str:
+        """Of the model. Raises SpecMalformed, OSError."""
+        models = self._folder.folder / "models" / self.planned.id
+        return model_source(self.planned.spec, models, self._base)
 
     def _drop(self, name: str) -> None:
         """Forget a process that has ended."""
@@ -389,6 +413,9 @@ class RunningDeployment:
         )
 
     def _start(self, record: ProcessRecord) -> int:
+        """Raises SpecMalformed, OSError."""
+        if not all(map(can_listen, record.ports)):
+            self._move(record)
         process = record.process
         return start(
             [self._python, *process.argv],
@@ -397,6 +424,21 @@ class RunningDeployment:
             fleet=str(self._folder.folder),
             name=f"{self.planned.id}/{process.name}",
             record=carried(self.record, process),
+        )
+
+    def _move(self, record: ProcessRecord) -> None:
+        """Give a process other ports: somebody else has one of its own, and nobody of ours
+        serves there. Raises SpecMalformed, OSError."""
+        name, before = record.process.name, record.ports
+        with self._ports.taking() as take:
+            if name == "frontend":
+                self.record.port = take()
+            record.process = self._new(name, take, self._source)
+        self._ports.give_back(before)
+        self._save()
+        log.warning(
+            "deployment %s: somebody else has a port of %s: it listens on %d now",
+            *(self.planned.id, name, record.process.port),
         )
 
     async def _responds(self, record: ProcessRecord) -> bool:

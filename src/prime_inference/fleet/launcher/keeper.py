@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from prime_inference.domain.backoff import Backoff
+from prime_inference.fleet.errors import FleetError
 from prime_inference.fleet.launcher.exits import Exit, cause_of, last_words
 from prime_inference.fleet.launcher.processes import Identity, end_group, ended, identity_of, reap
 from prime_inference.fleet.launcher.state import ProcessRecord
@@ -153,6 +154,8 @@ class Keeper:
             identity = self._running()
         except OSError as error:  # no memory for a process, or no such interpreter
             return Exit(f"cannot be started: {error.strerror or error}", None, 0.0, ())
+        except FleetError as error:  # its model is gone
+            return Exit(f"cannot be started: {error}", None, 0.0, ())
         self._phase = "running"
         frozen = await self._until_ended(identity)
         ran = loop.time() - began
@@ -168,7 +171,7 @@ class Keeper:
             log.error("%s is crash-looping: it ended %d times in a row", self._name, times)
 
     def _running(self) -> Identity:
-        """The process: one that was found running, or a new one. Raises OSError."""
+        """The process: one that was found running, or a new one. Raises OSError, FleetError."""
         identity = self.record.identity
         if identity is not None and self.record.lives:
             return identity

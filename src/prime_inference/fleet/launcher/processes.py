@@ -109,10 +109,10 @@ def members(fleet: str) -> Iterator[Member]:
     }
     for pid, (name, record) in found.items():
         identity = identity_of(pid)
-        leads = _group(pid) == pid
+        leads = group_of(pid) == pid
         inner = found.get(_parent(pid), (None,))[0] == name
         if identity is not None and (
-            (leads and not inner) or (not leads and identity_of(_group(pid)) is None)
+            (leads and not inner) or (not leads and identity_of(group_of(pid)) is None)
         ):
             yield Member(name.decode(errors="replace"), identity, record)
 
@@ -148,7 +148,8 @@ def _stat(pid: int) -> list[str]:
     return stat.rpartition(")")[2].split()  # the name before it may hold anything
 
 
-def _group(pid: int) -> int:
+def group_of(pid: int) -> int:
+    """-1 where there is no such process."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -178,7 +179,7 @@ def signal_group(process: Identity, number: signal.Signals) -> None:
     if found not in (None, process):
         return  # the id is somebody else's by now, so nothing of the group is left
     # one that outlived its leader is of a group of another id
-    group = process.pid if found is None else _group(process.pid)
+    group = process.pid if found is None else group_of(process.pid)
     with contextlib.suppress(ProcessLookupError):
         if group == os.getpgrp():
             os.kill(process.pid, number)

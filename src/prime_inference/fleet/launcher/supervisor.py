@@ -174,7 +174,8 @@ class Supervisor:
             try:
                 self._admit(planned.id, planned, "start").up()
             except (FleetError, OSError):
-                del self._deployments[planned.id], self._state.deployments[planned.id]
+                self._deployments.pop(planned.id, None)
+                self._drop_record(planned.id)
                 raise
             self._watch(planned.id)
 
@@ -226,7 +227,7 @@ class Supervisor:
             if fates[name] != "start":
                 log.info("deployment %s: %s", name, fates[name])
             if fates[name] == "forget":
-                self._ports.give_back(self._state.deployments.pop(name).ports())
+                self._drop_record(name)
             else:
                 self._admit(name, planned, fates[name])
         return fates
@@ -309,9 +310,15 @@ class Supervisor:
             raise FleetRefused(f"Not every process of {name} could be ended.")
         self._tasks.pop(f"deployment {name}").cancel()
         del self._deployments[name]
-        self._ports.give_back(self._state.deployments.pop(name).ports())
+        self._drop_record(name)
         self._save()
         self._write_list()
+
+    def _drop_record(self, name: str) -> None:
+        """Of a deployment of which nothing lives; its ports are free for others."""
+        record = self._state.deployments.pop(name, None)
+        if record is not None:
+            self._ports.give_back(record.ports())
 
     def _start_task(self, name: str, run: Run) -> None:
         self._tasks[name] = self._background.start(name, run)
