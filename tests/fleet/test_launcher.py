@@ -460,7 +460,8 @@ async def test_a_frontend_keeps_its_port_over_connections_of_before(tmp_path):
         port = before["processes"][0]["port"]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         os.kill(before["processes"][0]["pid"], signal.SIGKILL)
-        assert await reader.read() == b""
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
         status = await until(
             supervisor,
             lambda status: (
@@ -493,6 +494,8 @@ async def test_who_listens_on_a_port(tmp_path):
     sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
     pid = processes.start(sleeping, {}, tmp_path / "log", fleet=str(tmp_path), name="x/y")
     other, mine = processes.identity_of(pid), processes.identity_of(os.getpid())
+    assert other is not None
+    assert mine is not None
     try:
         assert listens(mine, port)
         assert not listens(other, port)

@@ -15,13 +15,14 @@ from typing import Any
 import httptools
 from msgspec import Struct
 
-from prime_inference.domain.backoff import PAUSES_SECONDS, Backoff
+from prime_inference.domain.backoff import Backoff
 from prime_inference.ports.clock import Clock
 from prime_inference.wire.http_client import Origin, request_line
 
 ANSWER_SECONDS = 2.0  # an answer takes milliseconds; a frozen process gives none
 MOST_PIECES = 4096  # chunks, reads, headers, interim answers: a large answer has a hundred
 MOST_HEAD_BYTES = 64 * 1024  # beside the body: servers write hundreds
+MOST_PAUSE_SECONDS = 5.0  # a flood costs 20 ms, and one that has mended its ways is to be seen
 
 
 class Answer(Struct, frozen=True):
@@ -71,11 +72,12 @@ class Asker:
 
     def _note_flood(self, url: str, said: Answer | None) -> None:
         now = self._clock()
-        forgotten = now - 2 * PAUSES_SECONDS[-1]  # nobody asks those any more
+        forgotten = now - 60.0  # nobody asks those any more
         for old in [old for old, one in self._floods.items() if one.again_at < forgotten]:
             del self._floods[old]
         flood = self._floods.setdefault(url, _Flood())
-        flood.said, flood.again_at = said, now + flood.backoff.pause(0.0)
+        flood.said = said
+        flood.again_at = now + min(flood.backoff.pause(0.0), MOST_PAUSE_SECONDS)
 
 
 async def _hear(hearing: _Hearing, url: str, seconds: float) -> None:

@@ -67,7 +67,7 @@ class RunningDeployment:
         self._base = base
         self._ports = ports
         self._save = save
-        self._lifecycle = Lifecycle()
+        self._lifecycle = Lifecycle(was_ready=record.served)
         self._turn = asyncio.Lock()
         self._leaving = False  # it is being replaced
         self._over = False
@@ -161,7 +161,7 @@ class RunningDeployment:
         """Watch what lives; what is wanted is kept alive, what is not is left to end."""
         for record in self.record.processes.values():
             if record.lives or self.record.running:
-                keeper = self._keepers[record.process.name] = self._keeper(record)
+                keeper = self._keepers[record.process.name] = self._of(record.process.name)
                 if self.record.running:
                     keeper.run()
 
@@ -335,10 +335,13 @@ class RunningDeployment:
     def _note_serving(self, seen: Readiness, alive: Sequence[Keeper]) -> None:
         """Tell those that serve. Of a pool it is known when all that run are counted."""
         running = Counter(keeper.record.process.role for keeper in alive)
+        news = False
         for keeper in alive:
             role = keeper.record.process.role
             if seen.workers.get(role, 0) >= running[role] or (role == "frontend" and seen.workers):
-                keeper.note_serving()
+                news |= keeper.note_serving()
+        if news:
+            self._save()
 
     async def _until_idle(self) -> None:
         """Return when no request is in flight, none can be counted, or it is wanted again."""

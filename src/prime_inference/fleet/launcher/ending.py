@@ -6,6 +6,7 @@ import os
 
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
+from prime_inference.fleet.launcher.living import lives
 from prime_inference.fleet.launcher.lock import lock_of_the_dead
 from prime_inference.fleet.launcher.processes import Identity, end_all, find
 from prime_inference.fleet.launcher.state import FleetState, StateFolder
@@ -19,7 +20,7 @@ def everything(folder: StateFolder, state: FleetState | None) -> dict[Identity, 
         for identity in identities
     }
     for name, record in state.processes() if state else ():
-        if record.identity is not None and record.lives:
+        if record.identity is not None and lives(record, folder):
             found.setdefault(record.identity, name)
     return found
 

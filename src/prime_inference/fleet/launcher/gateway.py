@@ -14,7 +14,7 @@ import msgspec
 from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import LAUNCHERS_OWN, GatewayEntry
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
-from prime_inference.fleet.launcher.ports import Ports
+from prime_inference.fleet.launcher.ports import Ports, can_listen
 from prime_inference.fleet.launcher.processes import start
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.state import FleetState, ProcessRecord, StateFolder, carried
@@ -44,14 +44,18 @@ class FleetGateway:
         self._state = state
         self._folder = folder
         self._prober = prober
+        self._ports = ports
         self._save = save
         self._ready = False  # it answers, and knows a deployment
         before = state.gateway
         self._wanted: Process | None = None
+        lives = before is not None and before.lives
+        if before is not None and not lives and not all(map(can_listen, before.ports)):
+            ports.give_back(before.ports)  # somebody else has one of them
+            before = state.gateway = None
         if entry.enabled:
             process = None if before is None else before.process
             self._wanted = gateway_process(entry, folder, ports, process)
-        lives = before is not None and before.lives
         if self._wanted is not None and not lives:
             state.gateway = ProcessRecord(self._wanted)
         self._keeper = self._keeper_of(state.gateway)
@@ -64,12 +68,14 @@ class FleetGateway:
     async def keep(self) -> None:
         """Start it, and look at it for ever. Raises FleetRefused where the old one does not end."""
         keeper = self._keeper
-        if keeper is not None and keeper.record.process != self._wanted:
+        if keeper is not None and not self._is_wanted(keeper.record.process):
             log.info("the gateway of before ends: it is not what the file wants")
             await keeper.end()
             if keeper.alive:
                 raise FleetRefused("The gateway of before could not be ended.")
             self._state.gateway = ProcessRecord(self._wanted) if self._wanted else None
+            kept = self._state.gateway.ports if self._state.gateway else set()
+            self._ports.give_back(keeper.record.ports - kept)
             keeper = self._keeper = self._keeper_of(self._state.gateway)
             self._save()
         if keeper is None:
@@ -78,9 +84,12 @@ class FleetGateway:
         while True:
             ready = await self._prober.succeeds(keeper.record.process.port, "/ready")
             self._ready = ready and pid(self._folder) == keeper.record.pid
-            if self._ready:
-                keeper.note_serving()
+            if self._ready and keeper.note_serving():
+                self._save()
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _is_wanted(self, process: Process) -> bool:
+        return self._wanted is not None and process.argv == self._wanted.argv
 
     async def restart(self) -> None:
         if self._keeper is not None:
@@ -102,7 +111,7 @@ class FleetGateway:
             return None
         process = self._keeper.record.process
         return self._keeper.status() | {
-            "ready": self._ready and process == self._wanted,
+            "ready": self._ready and self._is_wanted(process),
             "base_url": base_url(process),
             "control_url": f"http://127.0.0.1:{process.port}",
             "api_key": api_key(self._folder),
@@ -130,6 +139,7 @@ def gateway_process(
         ),
         environment={},
         port=control,
+        other_ports=(port,),
     )  # fmt: skip
 
 

@@ -32,9 +32,9 @@ class Keeper:
     """Starts a process unless it runs already, and again whenever it ends.
 
     `start` starts it and gives its id; `started` is called after each start, with the record
-    changed. `responds` is asked while it runs; a process that answered once and then misses
-    `PROBES_MISSED` questions is killed, since a frozen one helps nobody. `log` is where it
-    writes. Whoever sees it serve says so with `note_serving`: only a run that served can end
+    changed. `responds` is asked while it runs; a process that answered once, or has served, and
+    then misses `PROBES_MISSED` questions is killed, since a frozen one helps nobody. `log` is where
+    it writes. Whoever sees it serve says so with `note_serving`: only a run that served can end
     what `Backoff` and CRASH_LOOP count, since a large model may take minutes to fail.
     """
 
@@ -88,9 +88,11 @@ class Keeper:
             "last_exit": msgspec.to_builtins(self.last_exit),
         }
 
-    def note_serving(self) -> None:
-        """It does now what it is for."""
-        self._serves = self.served = True
+    def note_serving(self) -> bool:
+        """It does now what it is for. Whether that is news, which the state should have."""
+        news = not self.record.served
+        self._serves = self.served = self.record.served = True
+        return news
 
     @property
     def alive(self) -> bool:
@@ -179,13 +181,14 @@ class Keeper:
         pid = self._start(self.record)
         identity = identity_of(pid) or Identity(pid, 0)  # 0: it has ended already
         self.record.pid, self.record.started = identity.pid, identity.started
+        self.record.served = False
         self._started()
         return identity
 
     async def _until_ended(self, identity: Identity) -> bool:
         """Return when it ended, or is to be killed because it is frozen: whether it is."""
         end = asyncio.ensure_future(ended(identity))
-        answered, missed = False, 0
+        answered, missed = self.record.served, 0  # by another supervisor too
         try:
             while not (await asyncio.wait({end}, timeout=self._probe_seconds))[0]:
                 if await self._responds(self.record):

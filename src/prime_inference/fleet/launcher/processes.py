@@ -105,7 +105,7 @@ def members(fleet: str) -> Iterator[Member]:
     found = {
         pid: (environment.get(PROCESS.encode(), b""), environment.get(RECORD.encode(), b""))
         for pid, environment in _environments()
-        if environment.get(FLEET.encode()) == fleet.encode()
+        if _is_mark(environment.get(FLEET.encode(), b""), fleet)
     }
     for pid, (name, record) in found.items():
         identity = identity_of(pid)
@@ -125,14 +125,38 @@ def find(fleet: str) -> dict[str, list[Identity]]:
     return found
 
 
+def is_of(pid: int, fleet: Path) -> bool | None:
+    """Whether a process is of the fleet in that folder, by its environment; None where that does
+    not say: some programs write over it, and the folder may have been moved since."""
+    try:
+        mark = _environment(pid).get(FLEET.encode(), b"")
+    except OSError:
+        return None
+    return _is_mark(mark, str(fleet))
+
+
+def _is_mark(mark: bytes, fleet: str) -> bool | None:
+    if not mark or mark == os.fsencode(fleet):
+        return bool(mark) or None
+    try:
+        return Path(os.fsdecode(mark)).samefile(fleet)  # by another way, or another one
+    except OSError:
+        return None
+
+
 def _environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
     for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # it ended, or it is somebody else's
-            raw = Path(entry.path, "environ").read_bytes()
-            pairs = (item.partition(b"=") for item in raw.split(b"\0"))
-            yield int(entry.name), {name: value for name, _, value in pairs}
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it ended, or it is somebody else's
+                yield int(entry.name), _environment(int(entry.name))
+
+
+def _environment(pid: int) -> dict[bytes, bytes]:
+    """Raises OSError."""
+    pairs = (
+        item.partition(b"=") for item in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    )
+    return {name: value for name, _, value in pairs}
 
 
 def _parent(pid: int) -> int:

@@ -7,7 +7,7 @@ after. Should the file be lost, processes carry in their environment what must b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from prime_inference.fleet.caches import asks_file, reports_file
 from prime_inference.fleet.fleet import LAUNCHERS_OWN, PlannedDeployment
-from prime_inference.fleet.launcher.processes import Identity, Member
+from prime_inference.fleet.launcher.processes import Identity
 from prime_inference.fleet.local import Process
 from prime_inference.fleet.ready import replace_file
 
@@ -29,6 +29,7 @@ class ProcessRecord(Struct):
     process: Process
     pid: int = 0
     started: int = 0
+    served: bool = False  # in this run: if it answers no more, it is frozen
 
     @property
     def ports(self) -> set[int]:
@@ -60,6 +61,14 @@ class DeploymentRecord(Struct):
     def lives(self) -> bool:
         """Whether a process of it runs."""
         return any(one.lives for one in self.processes.values())
+
+    @property
+    def served(self) -> bool:
+        """Whether what runs of it has served: a process of each kind has."""
+        kinds = {"frontend", *self.replicas}
+        return kinds <= {
+            one.process.role for one in self.processes.values() if one.served and one.lives
+        }
 
     def ports(self) -> set[int]:
         """Those given out to it and its processes."""
@@ -95,32 +104,13 @@ class FleetState(Struct):
             yield from deployment.ports()
 
 
+Carried = tuple[DeploymentRecord | None, Process]
+
+
 def carried(record: DeploymentRecord | None, process: Process) -> str:
     """What a process of a deployment (none: the gateway) carries in its environment, so that a
     state that is lost can be found again."""
     return msgspec.json.encode((record and replace(record, processes={}), process)).decode()
-
-
-def found_again(file: str, members: Iterable[Member]) -> FleetState:
-    """The state that processes carry. Of a deployment the last that was started is right; one
-    that was started as something else is of no deployment."""
-    state = FleetState(file)
-    for one in sorted(members, key=lambda one: one.identity.started, reverse=True):
-        try:
-            record, process = msgspec.json.decode(one.record, type=_Carried)
-        except (msgspec.DecodeError, RecursionError):
-            continue
-        found = ProcessRecord(process, one.identity.pid, one.identity.started)
-        if record is None:
-            state.gateway = found
-            continue
-        known = state.deployments.setdefault(record.planned.id, record)
-        if (known.planned, known.base) == (record.planned, record.base):
-            known.processes[process.name] = found
-    return state
-
-
-_Carried = tuple[DeploymentRecord | None, Process]
 
 
 class StateFolder:
@@ -161,7 +151,7 @@ class StateFolder:
 
     def load(self) -> FleetState | None:
         """None where no fleet was started. What is no state is moved aside: what runs tells it
-        (`found_again`). Raises OSError."""
+        (`living`). Raises OSError."""
         try:
             return msgspec.json.decode(self.state_file.read_bytes(), type=FleetState)
         except FileNotFoundError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,15 +22,16 @@ from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.ending import end_everything, everything, turn
 from prime_inference.fleet.launcher.gateway import FleetGateway
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
+from prime_inference.fleet.launcher.living import take_stock
 from prime_inference.fleet.launcher.lock import take_lock
 from prime_inference.fleet.launcher.logs import keep_short
 from prime_inference.fleet.launcher.ports import Ports
+from prime_inference.fleet.launcher.processes import Identity
 from prime_inference.fleet.launcher.readiness import Prober
 from prime_inference.fleet.launcher.state import (
     DeploymentRecord,
     FleetState,
     StateFolder,
-    found_again,
 )
 from prime_inference.fleet.launcher.takeover import Fate, fate
 from prime_inference.fleet.ready import write_ready
@@ -38,6 +40,7 @@ from prime_inference.reliability.background import Background, Run, end
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25  # a probe costs a millisecond; a frozen frontend leaves the list within 3 s
+AGAIN_SECONDS = 5.0  # until the next attempt to start what could not be
 READY_SECONDS = 300.0  # of a replaced worker: a large model from a slow disk
 
 
@@ -71,6 +74,7 @@ class Supervisor:
         self._lock: int | None = None
         self._background = Background(time.monotonic)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._lacking: dict[str, float] = {}  # deployments to be completed, and when to try
         self._unseen: set[str] = set()  # deployments that have not been asked yet
         self._listed: tuple[list[Any], list[str]] | None = None
         self._unwritten: dict[str, str] = {}  # files that are out of date, and why
@@ -84,11 +88,12 @@ class Supervisor:
         """
         self._folder.create()
         self._lock = take_lock(self._folder)
-        fleet = str(self._folder.folder)
-        self._state = self._folder.load() or found_again(str(self._file), processes.members(fleet))
+        self._state = self._folder.load() or self._state
         self._state.file = str(self._file)
+        members = list(processes.members(str(self._folder.folder)))
+        strays = take_stock(self._state, self._folder, members)
         self._ports = Ports(self._state.ports())
-        await self._end_strays()
+        await self._end_strays(strays)
         fates = self._take_over()
         self._gateway = FleetGateway(
             self.fleet.gateway, self._state, self._folder, self._prober, self._ports, self._save
@@ -99,10 +104,10 @@ class Supervisor:
         if not any(record.lives for _, record in self._state.processes()):
             self.looked.set()  # there is nothing to wait for: the list of before is wrong
             self._write_list()
-        self._folder.save(self._state)
+        self._save()
         for name, one in self._deployments.items():
             if fates[name] in ("start", "keep"):
-                one.up()
+                self._complete(one)
             else:
                 one.adopt()
             self._watch(name)
@@ -256,16 +261,22 @@ class Supervisor:
                 one.next = planned
         return one
 
-    async def _end_strays(self) -> None:
-        """End processes that no record names, and note the ids of those that one does."""
-        records = dict(self._state.processes())
-        strays = []
-        for identity, name in everything(self._folder, None).items():
-            record = records.get(name)
-            if record is not None and record.identity in (None, identity):
-                record.pid, record.started = identity.pid, identity.started
-            else:
-                strays.append(identity)
+    def _complete(self, one: RunningDeployment) -> None:
+        """Start what is missing. Where that cannot be, what lives is kept all the same, and it is
+        tried again; a fleet of which nothing lives is told. Raises SpecMalformed, OSError."""
+        try:
+            one.up()
+        except (FleetError, OSError) as error:
+            if not self._goes_on and not any(each.lives for _, each in self._state.processes()):
+                raise
+            if one.planned.id not in self._lacking:
+                log.error("deployment %s cannot be completed now: %s", one.planned.id, error)
+            self._lacking[one.planned.id] = time.monotonic() + AGAIN_SECONDS
+            one.adopt()
+        else:
+            self._lacking.pop(one.planned.id, None)
+
+    async def _end_strays(self, strays: Sequence[Identity]) -> None:
         if strays:
             log.warning("ending %d processes that belong to no deployment", len(strays))
             await processes.end_all(
@@ -310,6 +321,7 @@ class Supervisor:
             raise FleetRefused(f"Not every process of {name} could be ended.")
         self._tasks.pop(f"deployment {name}").cancel()
         del self._deployments[name]
+        self._lacking.pop(name, None)
         self._drop_record(name)
         self._save()
         self._write_list()
@@ -333,6 +345,8 @@ class Supervisor:
         async def watch() -> None:
             while True:
                 await self._deployments[name].look()
+                if self._lacking.get(name, math.inf) < time.monotonic():
+                    self._complete(self._deployments[name])
                 self._unseen.discard(name)
                 if not self._unseen:
                     self.looked.set()
