@@ -474,7 +474,9 @@ async def test_a_frontend_keeps_its_port_over_connections_of_before(tmp_path):
 
 
 async def test_only_its_own_frontend_makes_a_deployment_ready(tmp_path, monkeypatch):
-    monkeypatch.setattr("prime_inference.fleet.launcher.deployment.can_listen", lambda port: True)
+    monkeypatch.setattr(
+        "prime_inference.fleet.launcher.pool_processes.can_listen", lambda port: True
+    )
     async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
         before = deployment(await supervisor.status(), "tiny-b")
         await supervisor.drain("tiny-b")

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ from prime_inference.fleet.errors import (
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes, supervisor
 from prime_inference.fleet.launcher.control import Command, ask, listening
+from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.run import bring_down, is_ready, until_ready
 from prime_inference.fleet.launcher.state import DeploymentRecord, StateFolder
@@ -264,12 +266,21 @@ async def test_a_gateway_that_the_file_has_otherwise_or_not_at_all_ends(
         status = await until(one, is_ready)
         if before is not None:
             await until(one, lambda _: processes.identity_of(before["pid"]) is None)
+        taken = one._ports._taken
         await one.close(stop=False)
+        assert taken - {1024} == set(one._state.ports()) - {1024}
         return status["gateway"]
 
     async with cleaned(fleet, state_dir) as folder:
         first = await up("port = 0\ncontrol_port = 0")
         assert first == await up("port = 0\ncontrol_port = 0")
+        gone = processes.identity_of(first["pid"])
+        assert gone is not None
+        await processes.end_group(gone, 0)
+        with socket.create_server(("127.0.0.1", first["port"])):  # somebody else has it by now
+            moved = await up("port = 0\ncontrol_port = 0")
+            assert moved["port"] != first["port"]
+        first = moved
         second = await up("port = 1024\ncontrol_port = 0", first)
         assert second["base_url"] == "http://127.0.0.1:1024/api/v1"
         assert await up("enabled = false", second) is None
@@ -467,6 +478,30 @@ async def test_a_full_disk_is_told_and_ends_nothing(fleet, tmp_path, monkeypatch
         state = folder.load()
         assert state is not None
         assert not state.deployments["tiny-b"].running
+
+
+async def test_what_cannot_be_started_holds_up_nothing_that_lives(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(supervisor, "AGAIN_SECONDS", 0.05)
+    file, state_dir = write_fleet(tmp_path, ONE), tmp_path / "state"
+    async with cleaned(file, state_dir):
+        before = await left_running(file, state_dir)
+        write_fleet(tmp_path)  # with tiny-a, which is new
+        up, failures = RunningDeployment.up, [OSError(errno.ENOSPC, "No space left")] * 3
+
+        def failing(self):
+            if self.planned.id == "tiny-a" and failures:
+                raise failures.pop()
+            up(self)
+
+        monkeypatch.setattr(RunningDeployment, "up", failing)
+        one = supervisor_of(file, state_dir)
+        await one.start()
+        try:
+            status = await until(one, lambda status: all_in(status, "ready"))
+            assert before.items() <= pids(status).items()
+            assert caplog.text.count("tiny-a cannot be completed now") == 1
+        finally:
+            await one.close(stop=True)
 
 
 # -- who answers

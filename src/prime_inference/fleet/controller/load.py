@@ -12,8 +12,8 @@ from prime_inference.fleet.launcher.readiness import (
 
 
 class FrontendLoad:
-    """Asks frontends. Close it. Where a deployment has several frontends behind one address, one of them
-    answers for itself."""
+    """Asks frontends. Close it. Where a deployment has several frontends behind one address,
+    one of them answers for itself."""
 
     def __init__(self) -> None:
         self._asker = Asker()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from prime_inference.domain.caches import CacheReport
@@ -19,10 +18,11 @@ from prime_inference.fleet.launcher.exits import require_hope
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
 from prime_inference.fleet.launcher.lifecycle import SERVING, Lifecycle, Readiness
 from prime_inference.fleet.launcher.listeners import listens
-from prime_inference.fleet.launcher.ports import Ports, can_listen
+from prime_inference.fleet.launcher.pool_processes import PoolProcesses
+from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import Identity, start
 from prime_inference.fleet.launcher.readiness import Prober
-from prime_inference.fleet.launcher.sources import model_source, require_source
+from prime_inference.fleet.launcher.sources import require_source
 from prime_inference.fleet.launcher.state import (
     DeploymentRecord,
     ProcessRecord,
@@ -30,7 +30,6 @@ from prime_inference.fleet.launcher.state import (
     carried,
 )
 from prime_inference.fleet.launcher.takeover import same_processes
-from prime_inference.fleet.local import Process, frontend_process, worker_process
 from prime_inference.fleet.ready import ReadyDeployment
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ class RunningDeployment:
         self._prober = prober
         self._python = python
         self._base = base
-        self._ports = ports
+        self._processes = PoolProcesses(record, folder, base, ports)
         self._save = save
         self._lifecycle = Lifecycle(was_ready=record.served)
         self._turn = asyncio.Lock()
@@ -150,7 +149,7 @@ class RunningDeployment:
         """
         if not same_processes(self.record, planned, str(self._base)):
             for name in list(self.record.processes):
-                self._drop(name)
+                self._processes.drop(name)
         pools = {role: pool.replicas for role, pool in planned.spec.topology.pools.items()}
         if pools != self.record.filed:
             self.record.replicas, self.record.filed = dict(pools), pools
@@ -171,14 +170,13 @@ class RunningDeployment:
             return
         if not self.record.lives and not self._keepers:
             self.take(self.next or self.planned)
+        discovery = self._processes.discovery
         if not self.record.lives:
-            shutil.rmtree(self._discovery, ignore_errors=True)  # workers of a run that is over
-        self._discovery.mkdir(parents=True, exist_ok=True)
-        with self._ports.taking() as take:
-            wanted = list(self._wanted(take))
-        for process in wanted:
-            self.record.processes.setdefault(process.name, ProcessRecord(process))
-            self._keepers[process.name] = self._of(process.name)
+            shutil.rmtree(discovery, ignore_errors=True)  # workers of a run that is over
+        discovery.mkdir(parents=True, exist_ok=True)
+        self._processes.make()
+        for name in self._processes.names():
+            self._keepers[name] = self._of(name)
         self._save()  # before any of them is started
         for keeper in self._keepers.values():
             keeper.run()
@@ -194,13 +192,13 @@ class RunningDeployment:
 
     async def _trim(self) -> None:
         """End workers that are too many; they finish their answers first."""
-        surplus = self.record.processes.keys() - set(self._names())
+        surplus = self.record.processes.keys() - set(self._processes.names())
         keepers = [self._of(name) for name in surplus]
         await asyncio.gather(*(keeper.end() for keeper in keepers))
         for keeper in keepers:
             self._keepers.pop(keeper.record.process.name, None)
             if not keeper.alive:
-                self._drop(keeper.record.process.name)
+                self._processes.drop(keeper.record.process.name)
         self._save()
 
     async def scale(self, role: str, replicas: int) -> None:
@@ -364,44 +362,6 @@ class RunningDeployment:
             await asyncio.sleep(DRAIN_LOOK_SECONDS)
         raise FleetRefused(f"{self.planned.id} was not whole again within {seconds:.0f} s.")
 
-    @property
-    def _discovery(self) -> Path:
-        return self._folder.discovery(self.planned.id)
-
-    def _names(self) -> Iterator[str]:
-        """Of the processes that are wanted."""
-        yield "frontend"
-        for role, count in self.record.replicas.items():
-            yield from (f"{role}-{index}" for index in range(count))
-
-    def _wanted(self, take: Callable[[], int]) -> Iterator[Process]:
-        """Those that are known, with the ports that they have, and new ones. Raises SpecMalformed,
-        OSError."""
-        source = functools.cache(self._source)  # what is known needs none
-        for name in self._names():
-            known = self.record.processes.get(name)
-            yield known.process if known is not None else self._new(name, take, source)
-
-    def _new(self, name: str, take: Callable[[], int], source: Callable[[], str]) -> Process:
-        spec, discovery = self.planned.spec, self._discovery
-        if name == "frontend":
-            return frontend_process(spec, discovery, self.record.port)
-        role, _, index = name.rpartition("-")
-        return worker_process(
-            spec, role, int(index), source=source(), discovery=discovery, free_port=take
-        )
-
-    def _source(self) -> str:
-        """Of the model. Raises SpecMalformed, OSError."""
-        models = self._folder.folder / "models" / self.planned.id
-        return model_source(self.planned.spec, models, self._base)
-
-    def _drop(self, name: str) -> None:
-        """Forget a process that has ended."""
-        record = self.record.processes.pop(name, None)
-        if record is not None:
-            self._ports.give_back(record.ports - {self.record.port})  # the frontend's stays
-
     def _of(self, name: str) -> Keeper:
         return self._keepers.get(name) or self._keeper(self.record.processes[name])
 
@@ -417,8 +377,8 @@ class RunningDeployment:
 
     def _start(self, record: ProcessRecord) -> int:
         """Raises SpecMalformed, OSError."""
-        if not all(map(can_listen, record.ports)):
-            self._move(record)
+        if self._processes.move(record):
+            self._save()
         process = record.process
         return start(
             [self._python, *process.argv],
@@ -427,21 +387,6 @@ class RunningDeployment:
             fleet=str(self._folder.folder),
             name=f"{self.planned.id}/{process.name}",
             record=carried(self.record, process),
-        )
-
-    def _move(self, record: ProcessRecord) -> None:
-        """Give a process other ports: somebody else has one of its own, and nobody of ours
-        serves there. Raises SpecMalformed, OSError."""
-        name, before = record.process.name, record.ports
-        with self._ports.taking() as take:
-            if name == "frontend":
-                self.record.port = take()
-            record.process = self._new(name, take, self._source)
-        self._ports.give_back(before)
-        self._save()
-        log.warning(
-            "deployment %s: somebody else has a port of %s: it listens on %d now",
-            *(self.planned.id, name, record.process.port),
         )
 
     async def _responds(self, record: ProcessRecord) -> bool:
