@@ -243,7 +243,7 @@ async def test_one_that_is_slow_to_answer_holds_up_no_other(tmp_path, monkeypatc
 async def test_a_status_that_is_no_text_is_told_and_ends_no_command(tmp_path):
     """Names of files may be any bytes."""
     async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
-        supervisor._unwritten["x"] = "\udcff"
+        supervisor._files.unwritten["x"] = "\udcff"
         folder = StateFolder(tmp_path / "state" / "fleets" / "test")
         async with listening(supervisor, folder):
             with pytest.raises(FleetRefused, match="UnicodeEncodeError"):

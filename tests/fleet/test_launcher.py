@@ -38,7 +38,7 @@ from tests.fleet.fleets import (
     until,
     write_fleet,
 )
-from tests.fleet.stand_in import interpreter
+from tests.fleet.stand_in import break_processes, interpreter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
 
@@ -451,6 +451,28 @@ async def test_a_port_that_somebody_else_has_by_then_is_given_up(tmp_path):
         )
         assert before["base_url"] not in folder.ready_file.read_text()
         assert supervisor._ports._taken == set(supervisor._state.ports())
+
+
+async def test_a_process_that_lost_its_port_gets_another_when_it_is_started_again(tmp_path):
+    """As where two fleets come up at one time and are given the same."""
+    async with running(write_fleet(tmp_path), tmp_path / "state") as supervisor:
+        before = deployment(await supervisor.status(), "tiny-b")["processes"][-1]
+        name = f"tiny-b/{before['name']}"
+        break_processes(tmp_path, name)
+        os.kill(before["pid"], signal.SIGKILL)
+        await until(
+            supervisor,
+            lambda status: deployment(status, "tiny-b")["processes"][-1]["restarts"] > 0,
+        )
+        async with stranger(before["port"]):
+            break_processes(tmp_path)
+            await until(
+                supervisor,
+                lambda status: (
+                    all_in(status, "ready")
+                    and deployment(status, "tiny-b")["processes"][-1]["port"] != before["port"]
+                ),
+            )
 
 
 async def test_a_frontend_keeps_its_port_over_connections_of_before(tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from prime_inference.fleet.launcher.exits import last_words
-from prime_inference.fleet.launcher.logs import turn_over
+from prime_inference.fleet.launcher.logs import keep_few, turn_over
 from prime_inference.fleet.launcher.processes import reap, start
 
 
@@ -42,6 +43,17 @@ def test_a_log_begins_anew_where_there_is_no_room_for_what_it_held(tmp_path: Pat
         turn_over(tmp_path, most=100)
     assert log.read_bytes() == b""
     assert not kept.exists()  # no part of it, which would be in the way for ever
+
+
+def test_of_deployments_that_are_gone_the_last_logs_are_kept(tmp_path: Path) -> None:
+    names = ["a.decode-0.log", "b.decode-0.log", "b.decode-0.log.1", "gateway.gateway.log"]
+    names += ["c.decode-0.log", "supervisor.log"]
+    for moment, name in enumerate(names):
+        (tmp_path / name).write_bytes(b"x" * 100_000)
+        os.utime(tmp_path / name, (moment, moment))
+    keep_few(tmp_path, {"a", "gateway"}, most=200_000)
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {*names} - {"b.decode-0.log"}
 
 
 def test_a_process_writes_on_at_the_beginning_of_its_emptied_log(tmp_path: Path) -> None:

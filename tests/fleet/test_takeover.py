@@ -47,7 +47,7 @@ from tests.fleet.fleets import (
     until,
     write_fleet,
 )
-from tests.fleet.stand_in import interpreter
+from tests.fleet.stand_in import break_processes, interpreter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
 
@@ -302,6 +302,57 @@ async def test_a_file_whose_model_is_not_there_leaves_what_serves(fleet, tmp_pat
             assert pids(status) == before
             assert deployment(status, "tiny-b")["changed"]
             assert not is_ready(status)
+        finally:
+            await one.close(stop=True)
+
+
+async def test_the_one_that_alone_of_several_of_its_model_serves_is_replaced_last(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("prime_inference.fleet.launcher.replacing.LOOK_SECONDS", 0.05)
+    file, state_dir = write_fleet(tmp_path), tmp_path / "state"
+    async with cleaned(file, state_dir):
+        before = await left_running(file, state_dir)
+        for name, pid in before.items():
+            identity = processes.identity_of(pid)
+            if name.startswith("tiny-a") and identity is not None:
+                await processes.end_group(identity, 0)
+        break_processes(tmp_path, "tiny-a/frontend")
+        new = "model = { revision = 'NEW' }"
+        text = FLEET.replace("{ topology", f"{{ {new}, topology", 1)
+        write_fleet(
+            tmp_path, text.replace('spec = "mocker"', f'spec = "mocker"\nchanges = {{ {new} }}', 1)
+        )
+        one = supervisor_of(file, state_dir)
+        await one.start()
+        try:
+            await until(one, lambda _: "tiny-b is replaced later: no other" in caplog.text)
+            await until(
+                one, lambda status: deployment(status, "tiny-a")["state"] == "crash-looping"
+            )
+            assert before["tiny-b/frontend"] == pids(await one.status())["tiny-b/frontend"]
+            assert listed(one, state_dir) == ["tiny-b"]
+            break_processes(tmp_path)
+            await one.restart("tiny-a", "frontend")
+            status = await until(one, is_ready)
+            assert set(pids(status).values()).isdisjoint(before.values())
+        finally:
+            await one.close(stop=True)
+
+
+async def test_of_a_deployment_that_is_gone_nothing_is_kept_but_its_last_words(tmp_path):
+    state_dir = tmp_path / "state"
+    file = write_fleet(tmp_path)
+    async with cleaned(file, state_dir) as folder:
+        await left_running(file, state_dir)
+        write_fleet(tmp_path, ONE)
+        one = supervisor_of(file, state_dir)
+        await one.start()
+        try:
+            await until(one, lambda status: len(status["deployments"]) == 1)
+            assert {entry.name for entry in folder.discovery("x").parent.iterdir()} == {"tiny-b"}
+            assert {entry.name for entry in (folder.folder / "models").iterdir()} == {"tiny-b"}
+            assert folder.log_file("tiny-a", "frontend").exists()
         finally:
             await one.close(stop=True)
 

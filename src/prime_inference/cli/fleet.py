@@ -24,6 +24,7 @@ from prime_inference.cli.fleets import (
     explained,
     found_folder,
     found_state_dir,
+    log_files,
     run_to_end,
 )
 from prime_inference.cli.options import (
@@ -117,7 +118,11 @@ def up(
                 supervised=lambda: child.poll() is None,
                 supervisor=child.pid,
             )
-            announce(run_to_end(waiting))
+            try:
+                announce(run_to_end(waiting))
+            except KeyboardInterrupt:
+                terminal.note("The fleet goes on: prime inference fleet status, or down.")
+                raise
             return
         level = logging.WARNING if output == "json" else logging.INFO
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -278,10 +283,9 @@ def logs(
     terminal = Terminal(plain=plain)
     with explained():
         folder = found_folder(fleet, state_dir)
-    pattern = f"{deployment}.{process or '*'}.log"
-    files = [] if "/" in pattern else sorted(folder.logs.glob(pattern))
+    files = log_files(folder, deployment, process)
     if not files:
-        raise FleetFailed(f"There is no log {pattern} in {folder.logs}.")
+        raise FleetFailed(f"There is no log {deployment}.{process or '*'}.log in {folder.logs}.")
     last = {file.name.split(".")[1]: last_lines(file, lines) for file in files}
     if output == "json":
         terminal.json(last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -65,6 +66,12 @@ def found_folder(fleet: str | None, state_dir: Path | None) -> StateFolder:
     if fleet not in known:
         raise FleetNotRunning(f"No fleet {fleet!r} was started in {fleets.parent}.")
     return StateFolder(fleets / fleet)
+
+
+def log_files(folder: StateFolder, deployment: str, process: str | None) -> list[Path]:
+    """What processes of a deployment write to; the names are taken as they are."""
+    names = f"{glob.escape(deployment)}.{glob.escape(process) if process else '*'}.log"
+    return [] if "/" in names else sorted(folder.logs.glob(names))
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:

@@ -81,6 +81,11 @@ class RunningDeployment:
         return self.record.planned
 
     @property
+    def model(self) -> str:
+        """The id of what it runs."""
+        return self.planned.spec.model.id
+
+    @property
     def state(self) -> str:
         return self._lifecycle.state
 

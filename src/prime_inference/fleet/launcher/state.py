@@ -7,7 +7,8 @@ after. Should the file be lost, processes carry in their environment what must b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import shutil
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -143,6 +144,13 @@ class StateFolder:
             return int(self.lock_file.read_text())
         except (OSError, ValueError):
             return None
+
+    def clear_gone(self, known: Collection[str]) -> None:
+        """Remove what was made for deployments that are none of those."""
+        for made in (self.folder / "discovery", self.folder / "models"):
+            for entry in made.iterdir() if made.is_dir() else ():
+                if entry.name not in known:
+                    shutil.rmtree(entry, ignore_errors=True)
 
     def clear_told(self) -> None:
         """Remove what gateways follow. Raises OSError."""

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import answer_asks
 from prime_inference.fleet.errors import FleetError, FleetRefused
-from prime_inference.fleet.fleet import Fleet, PlannedDeployment
+from prime_inference.fleet.fleet import LAUNCHERS_OWN, Fleet, PlannedDeployment
 from prime_inference.fleet.launcher import gateway, processes
 from prime_inference.fleet.launcher.deployment import RunningDeployment
 from prime_inference.fleet.launcher.ending import end_everything, everything, turn
@@ -28,13 +28,14 @@ from prime_inference.fleet.launcher.logs import keep_short
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import Identity
 from prime_inference.fleet.launcher.readiness import Prober
+from prime_inference.fleet.launcher.replacing import replace_changed
 from prime_inference.fleet.launcher.state import (
     DeploymentRecord,
     FleetState,
     StateFolder,
 )
 from prime_inference.fleet.launcher.takeover import Fate, fate
-from prime_inference.fleet.ready import write_ready
+from prime_inference.fleet.launcher.written import WrittenFiles
 from prime_inference.reliability.background import Background, Run, end
 
 log = logging.getLogger(__name__)
@@ -76,8 +77,7 @@ class Supervisor:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lacking: dict[str, float] = {}  # deployments to be completed, and when to try
         self._unseen: set[str] = set()  # deployments that have not been asked yet
-        self._listed: tuple[list[Any], list[str]] | None = None
-        self._unwritten: dict[str, str] = {}  # files that are out of date, and why
+        self._files = WrittenFiles(folder)
         self.looked = asyncio.Event()  # every deployment has been asked at least once
         self.finished = asyncio.Event()  # `down` was asked for and is done
 
@@ -105,6 +105,7 @@ class Supervisor:
             self.looked.set()  # there is nothing to wait for: the list of before is wrong
             self._write_list()
         self._save()
+        self._folder.clear_gone(self._deployments)
         for name, one in self._deployments.items():
             if fates[name] in ("start", "keep"):
                 self._complete(one)
@@ -116,7 +117,10 @@ class Supervisor:
         self._start_task(
             "caches", lambda: answer_asks(self._folder.caches_file, self.cache_reports)
         )
-        self._start_task("logs", lambda: keep_short(self._folder.logs))
+        self._start_task(
+            "logs",
+            lambda: keep_short(self._folder.logs, lambda: {LAUNCHERS_OWN, *self._deployments}),
+        )
 
     async def close(self, *, stop: bool) -> None:
         """Stop supervising; with `stop`, end every process first. Raises FleetRefused."""
@@ -141,7 +145,7 @@ class Supervisor:
             "fleet": self.fleet.name,
             "folder": str(self._folder.folder),
             "supervisor": os.getpid(),
-            "unwritten": dict(self._unwritten),
+            "unwritten": dict(self._files.unwritten),
             "gateway": None if self._gateway is None else self._gateway.status(),
             "deployments": [self._deployment_status(one) for one in self._deployments.values()],
         }
@@ -292,17 +296,8 @@ class Supervisor:
     async def _settle(self) -> None:
         """What a take-over leaves to do: drain on, forget, and replace one after another."""
         await asyncio.gather(*(self._settle_one(name) for name in list(self._deployments)))
-        failed: set[str] = set()
-        for one in list(self._deployments.values()):
-            model = one.planned.spec.model.id
-            if one.next is None or not one.record.running or model in failed:
-                continue
-            log.info("deployment %s is replaced: its file has changed", one.planned.id)
-            try:
-                await one.replace(READY_SECONDS)
-            except (FleetError, OSError) as error:
-                log.error("others of %s stay as they are: %s", model, error)
-                failed.add(model)
+        await self.looked.wait()  # it is not known before who serves
+        await replace_changed(self._deployments.values(), READY_SECONDS)
 
     async def _settle_one(self, name: str) -> None:
         one = self._deployments[name]
@@ -323,6 +318,7 @@ class Supervisor:
         del self._deployments[name]
         self._lacking.pop(name, None)
         self._drop_record(name)
+        self._folder.clear_gone(self._deployments)
         self._save()
         self._write_list()
 
@@ -351,7 +347,7 @@ class Supervisor:
                 if not self._unseen:
                     self.looked.set()
                 self._write_list()
-                if self._folder.state_file.name in self._unwritten:
+                if self._files.state_is_old:
                     self._save()
                 await asyncio.sleep(LOOK_SECONDS)
 
@@ -364,32 +360,14 @@ class Supervisor:
         return dict(zip(ones, reports, strict=True))
 
     def _write_list(self) -> None:
-        """Tell the gateways, if anything changed, once all is known of what was taken over."""
-        if not self.looked.is_set():
-            return
-        deployments = self._deployments.values()
-        ready = [one.ready() for one in deployments if one.serving]
-        down = [one.planned.id for one in deployments if one.down]
-        if (ready, down) != self._listed and self._write(
-            self._folder.ready_file, lambda: write_ready(self._folder.ready_file, ready, down)
-        ):
-            self._listed = ready, down
+        """Tell the gateways, once all is known of what was taken over."""
+        if self.looked.is_set():
+            deployments = self._deployments.values()
+            ready = [one.ready() for one in deployments if one.serving]
+            self._files.tell(ready, [one.planned.id for one in deployments if one.down])
 
     def _save(self) -> None:
-        self._write(self._folder.state_file, lambda: self._folder.save(self._state))
-
-    def _write(self, file: Path, write: Callable[[], None]) -> bool:
-        """Whether it could be written. A full disk must not end what keeps the fleet: it is
-        tried again."""
-        try:
-            write()
-        except OSError as error:
-            if file.name not in self._unwritten:
-                log.error("%s cannot be written: %s", file, error.strerror or error)
-            self._unwritten[file.name] = error.strerror or str(error)
-            return False
-        self._unwritten.pop(file.name, None)
-        return True
+        self._files.save(self._state)
 
     async def _end_all(self) -> None:
         """The gateway first: it drains, and its answers need the deployments."""
