@@ -99,6 +99,18 @@ def test_metrics_of_any_kind_make_a_report_that_json_can_carry(lines):
     assert parse_reports(data) == CacheReports(1.0, {"x": report})
 
 
+def test_a_part_of_a_request_and_more_hits_than_tokens_are_no_figures():
+    wait = "vllm:request_queue_time_seconds"
+    report = cache_report(
+        "dynamo_component_router_input_sequence_tokens_sum 5\n"
+        "dynamo_component_router_kv_selected_cached_prefix_tokens_total 500\n",
+        [f"{wait}_sum 1e300\n{wait}_count 5e-324\n"],
+        ["vllm:external_prefix_cache_hits_total 3\n"],
+    )
+    assert report == CacheReport(prompt_tokens=5, cached_tokens=5)
+    assert report.hit_rate == 1
+
+
 def test_labels_may_have_braces_and_quotes_in_them():
     name = "dynamo_component_router_input_sequence_tokens_sum"
     text = (

@@ -266,9 +266,11 @@ def test_a_spec_that_cannot_work_is_told_with_its_deployment(tmp_path: Path) -> 
         read_fleet(tmp_path / "fleet.toml")
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../../secrets", "no-such"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../secrets", "no-such", "*", "**", "[t]iny"])
 def test_logs_are_those_of_the_fleet_only(tmp_path: Path, name: str) -> None:
-    (tmp_path / "fleets" / "prod" / "logs").mkdir(parents=True)
+    logs = tmp_path / "fleets" / "prod" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "tiny.decode-0.log").touch()
     shown = CliRunner().invoke(
         app, ["inference", "fleet", "logs", name, "--state-dir", f"{tmp_path}"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -11,11 +12,18 @@ import sys
 
 import pytest
 
+from prime_inference.fleet.catalogue import find_spec
+from prime_inference.fleet.controller.local_datacenter import LocalDatacenter
+from prime_inference.fleet.controller.reconcile import Start
+from prime_inference.fleet.errors import FleetRunning
+from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher import processes
-from prime_inference.fleet.launcher.ending import end_without_supervisor
+from prime_inference.fleet.launcher.control import Command, ask, listening
+from prime_inference.fleet.launcher.ending import end_without_supervisor, everything, turn
 from prime_inference.fleet.launcher.run import bring_down, fleet_folder
 from prime_inference.fleet.launcher.state import StateFolder
 from tests.fleet.fleets import (
+    PATIENCE_SECONDS,
     all_in,
     cleaned,
     deployment,
@@ -24,6 +32,7 @@ from tests.fleet.fleets import (
     until,
     write_fleet,
 )
+from tests.fleet.stand_in import interpreter
 from tests.fleet.test_takeover import ONE, left_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process groups by /proc")
@@ -106,6 +115,8 @@ async def test_a_copy_of_a_fleets_state_is_another_fleet(fleet, tmp_path):
 async def test_a_fleet_is_itself_by_another_path(fleet, tmp_path, moved):
     async with cleaned(fleet, tmp_path / "state"):
         before = await left_running(fleet, tmp_path / "state")
+        if not moved:  # it is found again too
+            (tmp_path / "state" / "fleets" / "test" / "state.json").unlink()
         if moved:
             (tmp_path / "state").rename(tmp_path / "here")
         else:
@@ -167,3 +178,67 @@ async def test_what_froze_while_nobody_supervised_is_killed(fleet, tmp_path, mon
                 return {name for name, pid in pids(status).items() if pid != before[name]}
 
             await until(one, lambda status: all_in(status, "ready") and changed(status) == frozen)
+
+
+async def test_a_folder_that_is_removed_under_a_supervisor_is_made_anew(fleet, tmp_path):
+    state_dir = tmp_path / "state"
+    async with cleaned(fleet, state_dir) as folder, supervised(fleet, state_dir) as one:
+        before = pids(await until(one, lambda status: all_in(status, "ready")))
+        async with listening(one, folder):
+            shutil.rmtree(state_dir)
+            await until(one, lambda _: folder.ready_file.exists() and folder.socket.exists())
+            second = supervisor_of(fleet, state_dir)
+            with pytest.raises(FleetRunning):
+                await second.start()
+            await second.close(stop=False)
+            assert pids(await ask(folder, Command("status"))) == before
+            state = folder.load()
+            assert state is not None
+            assert {record.pid for _, record in state.processes()} == set(before.values())
+
+
+async def test_a_supervisor_in_whose_place_is_another_leaves(fleet, tmp_path, monkeypatch):
+    state_dir = tmp_path / "state"
+    async with cleaned(fleet, state_dir) as folder, supervised(fleet, state_dir) as one:
+        before = pids(await until(one, lambda status: all_in(status, "ready")))
+        folder.lock_file.unlink()
+        async with supervised(fleet, state_dir) as second:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await one.finished.wait()
+            assert pids(await until(second, lambda status: all_in(status, "ready"))) == before
+
+
+async def test_a_deployment_whose_model_is_gone_holds_up_no_other(tmp_path):
+    folder = StateFolder(tmp_path / "dc")
+    (tmp_path / "m").mkdir()
+    pools = {role: {"replicas": 1} for role in ("prefill", "decode")}
+
+    def planned(name, **changes):
+        return PlannedDeployment(
+            name, "a", find_spec("mocker", changes=changes | {"topology": pools})
+        )
+
+    datacenter = LocalDatacenter("a", folder, python=interpreter(tmp_path), base=tmp_path)
+    await datacenter.open()
+    gone = planned("gone", model={"source": "./m"})
+    for one in (gone, planned("x")):
+        await datacenter.start(Start(one.id, "", one))
+    await datacenter.close(stop=False)
+    assert await processes.end_all(lambda: everything(folder, None), turn, 1.0) == []
+    state = folder.load()
+    assert state is not None
+    state.deployments["gone"].processes.pop("decode-0")
+    folder.save(state)
+    (tmp_path / "m").rmdir()
+    again = LocalDatacenter("a", folder, python=interpreter(tmp_path), base=tmp_path)
+    await again.open()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            found: dict[str, str] = {}
+            while found.get("x") != "ready":
+                found = {one.name: one.state for one in await again.instances()}
+                await asyncio.sleep(0.05)
+        assert found["gone"] != "ready"
+    finally:
+        await again.close(stop=True)
+    assert processes.find(str(folder.folder)) == {}

@@ -70,7 +70,7 @@ class _Totals:
     def mean(self, *histograms: str) -> float | None:
         """Of the first histogram that has counted anything."""
         for name in histograms:
-            if count := self.of(f"{name}_count"):
+            if (count := self.of(f"{name}_count")) >= 1:  # a part of one is no count
                 return self.of(f"{name}_sum") / count
         return None
 
@@ -93,10 +93,10 @@ def cache_report(
     """
     router, engines, tiers = _Totals([frontend]), _Totals(workers), _Totals(second_tier)
     return CacheReport(
-        prompt_tokens=router.of(ROUTER_TOKENS),
-        cached_tokens=router.of(ROUTER_CACHED),
-        host_queries=tiers.of(TIER_QUERIES),
-        host_hits=tiers.of(TIER_HITS),
+        prompt_tokens=(prompt := router.of(ROUTER_TOKENS)),
+        cached_tokens=min(router.of(ROUTER_CACHED), prompt),  # of those, whatever is said
+        host_queries=(queries := tiers.of(TIER_QUERIES)),
+        host_hits=min(tiers.of(TIER_HITS), queries),
         queue_seconds=engines.mean(*QUEUES),
         transfer_seconds=engines.mean(*TRANSFERS),
     )

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,8 @@ ALIVE_SECONDS = 1.0  # an empty line so often says that a command is at work
 SILENCE_SECONDS = 10.0  # of a supervisor that is asked; a busy machine may hold it up for some
 
 log = logging.getLogger(__name__)
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Command(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +98,8 @@ def _refusal(reason: str) -> bytes:
 
 @contextlib.asynccontextmanager
 async def listening(supervisor: Supervisor, folder: StateFolder) -> AsyncIterator[None]:
-    """Answer commands on the fleet's socket, which only its owner can open."""
+    """Answer commands on the fleet's socket, which only its owner can open. Should somebody remove
+    it, it is made anew."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         replying = asyncio.ensure_future(_reply(supervisor, await reader.readline()))
@@ -108,15 +111,33 @@ async def listening(supervisor: Supervisor, folder: StateFolder) -> AsyncIterato
             await writer.drain()
         writer.close()
 
+    server = await _listen(folder, serve)
+
+    async def keep() -> None:
+        nonlocal server
+        while True:
+            await asyncio.sleep(ALIVE_SECONDS)
+            if not folder.socket.exists():
+                server.close()
+                with contextlib.suppress(OSError):  # the folder is gone too: later
+                    server = await _listen(folder, serve)
+
+    keeping = asyncio.ensure_future(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        server.close()
+        folder.socket.unlink(missing_ok=True)
+
+
+async def _listen(folder: StateFolder, serve: Serve) -> asyncio.Server:
+    """Raises OSError."""
     folder.socket.unlink(missing_ok=True)
     with _short(folder.socket) as path:
         server = await asyncio.start_unix_server(serve, path, limit=MAX_LINE_BYTES)
     folder.socket.chmod(0o600)
-    try:
-        yield
-    finally:
-        server.close()
-        folder.socket.unlink(missing_ok=True)
+    return server
 
 
 @contextlib.contextmanager

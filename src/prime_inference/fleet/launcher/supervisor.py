@@ -23,7 +23,7 @@ from prime_inference.fleet.launcher.ending import end_everything, everything, tu
 from prime_inference.fleet.launcher.gateway import FleetGateway
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS
 from prime_inference.fleet.launcher.living import take_stock
-from prime_inference.fleet.launcher.lock import take_lock
+from prime_inference.fleet.launcher.lock import FolderLock
 from prime_inference.fleet.launcher.logs import keep_short
 from prime_inference.fleet.launcher.ports import Ports
 from prime_inference.fleet.launcher.processes import Identity
@@ -72,22 +72,21 @@ class Supervisor:
         self._state = FleetState(str(self._file))
         self._deployments: dict[str, RunningDeployment] = {}
         self._gateway: FleetGateway | None = None
-        self._lock: int | None = None
+        self._lock = FolderLock(folder)
         self._background = Background(time.monotonic)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lacking: dict[str, float] = {}  # deployments to be completed, and when to try
         self._unseen: set[str] = set()  # deployments that have not been asked yet
         self._files = WrittenFiles(folder)
         self.looked = asyncio.Event()  # every deployment has been asked at least once
-        self.finished = asyncio.Event()  # `down` was asked for and is done
+        self.finished = asyncio.Event()  # `down` is done, or another supervisor is in its place
 
     async def start(self) -> None:
         """Take over what runs (`takeover`), start what is missing, end what is of no fleet.
 
         What takes time goes on afterwards. Raises FleetRunning, SpecMalformed, OSError.
         """
-        self._folder.create()
-        self._lock = take_lock(self._folder)
+        self._lock.take()
         self._state = self._folder.load() or self._state
         self._state.file = str(self._file)
         members = list(processes.members(str(self._folder.folder)))
@@ -114,6 +113,7 @@ class Supervisor:
             self._watch(name)
         self._start_task("take-over", self._settle)
         self._start_task("gateway", self._gateway.keep)
+        self._start_task("folder", self._keep_folder)
         self._start_task(
             "caches", lambda: answer_asks(self._folder.caches_file, self.cache_reports)
         )
@@ -133,9 +133,7 @@ class Supervisor:
                 one.leave()
             if self._gateway is not None:
                 self._gateway.leave()
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock = None
+            self._lock.release()
 
     # -- what can be asked
 
@@ -380,6 +378,15 @@ class Supervisor:
             self._state.forget_ended()
             self._save()
             self._folder.clear_told()
+
+    async def _keep_folder(self) -> None:
+        await self._lock.keep(self._write_anew)
+        self.finished.set()
+
+    def _write_anew(self) -> None:
+        self._files.forget()
+        self._save()
+        self._write_list()
 
     def _find(self, deployment: str) -> RunningDeployment:
         one = self._deployments.get(deployment)

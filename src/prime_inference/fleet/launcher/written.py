@@ -25,6 +25,10 @@ class WrittenFiles:
     def state_is_old(self) -> bool:
         return self._folder.state_file.name in self.unwritten
 
+    def forget(self) -> None:
+        """What was written is gone."""
+        self._listed = None
+
     def save(self, state: FleetState) -> None:
         self._write(self._folder.state_file, lambda: self._folder.save(state))
 
