@@ -369,12 +369,12 @@ async def test_a_deployment_that_cannot_be_started_is_none(fleet, tmp_path):
 
 async def test_what_cannot_be_started_takes_no_ports(fleet, tmp_path, monkeypatch):
     async with running(fleet, tmp_path / "state") as one:
-        taken = set(one._ports._taken)
+        taken, really = set(one._ports._taken), Ports.take
 
         def short_of_ports(count):
             left = iter(range(count))
 
-            def take(ports, really=Ports.take):
+            def take(ports):
                 if next(left, None) is None:
                     raise OSError("no port is free")
                 return really(ports)
@@ -388,6 +388,7 @@ async def test_what_cannot_be_started_takes_no_ports(fleet, tmp_path, monkeypatc
             with pytest.raises(OSError, match="no port is free"):
                 await one.scale("tiny-b", "decode", 3)
             assert one._ports._taken == taken
+            assert deployment(await one.status(), "tiny-b")["replicas"]["decode"] == 1
         assert [planned.id for planned in one.deployments] == ["tiny-b"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prime_inference.domain.caches import CacheReport
 from prime_inference.fleet.caches import cache_report
-from prime_inference.fleet.errors import FleetRefused
+from prime_inference.fleet.errors import FleetError, FleetRefused
 from prime_inference.fleet.fleet import PlannedDeployment
 from prime_inference.fleet.launcher.exits import require_hope
 from prime_inference.fleet.launcher.keeper import GRACE_SECONDS, Keeper
@@ -209,18 +209,24 @@ class RunningDeployment:
     async def scale(self, role: str, replicas: int) -> None:
         """Change the size of a pool; workers that are too many finish their answers first.
 
-        Of a drained deployment it is what it will have. Raises FleetRefused.
+        Of a drained deployment it is what it will have. Raises FleetRefused, and SpecMalformed or
+        OSError where that cannot be: it stays as it was then.
         """
         if role not in self.record.replicas:
             known = ", ".join(self.record.replicas)
             raise FleetRefused(f"{self.planned.id} has no pool {role!r}: it has {known}.")
         if not 0 < replicas <= MAX_WORKERS:
             raise FleetRefused(f"A pool has 1 to {MAX_WORKERS} workers, not {replicas}.")
-        self.record.replicas[role] = replicas
+        before, self.record.replicas[role] = self.record.replicas[role], replicas
         self._save()
         if self.record.running:
             async with self._turn:
-                self.up()
+                try:
+                    self.up()
+                except (FleetError, OSError):
+                    self.record.replicas[role] = before
+                    self._save()
+                    raise
                 await self._trim()
 
     async def drain(self, grace_seconds: float = DRAIN_SECONDS) -> None:
