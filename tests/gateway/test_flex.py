@@ -62,6 +62,12 @@ async def usage_when(
             await asyncio.sleep(0.02)
 
 
+async def test_what_flex_writes_is_no_output_of_a_reservation(gateway: RunningGateway):
+    assert (await gateway.chat(service_tier="flex")).status_code == 200
+    assert await gateway.metric("prime_generations_total") == 1  # it is counted
+    assert await gateway.metric("prime_reserved_output_tokens_total") == 0
+
+
 @WAYS
 @pytest.mark.parametrize("path", REQUESTS)
 async def test_a_flex_request_says_so_everywhere_and_costs_half(

@@ -133,7 +133,7 @@ async def test_a_scheduled_reservation_has_no_slots_and_costs_nothing(gateway: R
 async def until_active(gateway: RunningGateway, own: RunningGateway) -> None:
     """Until the gateway gives the team's requests slots of its reservation."""
     async with asyncio.timeout(10):
-        while (await own.chat()).headers["x-prime-pool"] == "serverless":  # noqa: ASYNC110
+        while "reserved:" not in (await own.chat()).headers.get("x-prime-pool", ""):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -219,6 +219,45 @@ async def test_over_its_reservation_a_team_spills_or_is_told(
     assert refused.json()["error"]["metadata"]["reservations"] == [made["id"]]
     assert refused.json()["error"]["metadata"]["over"] == refused.headers["x-prime-over"] == "slots"
     assert pools == ["", pool, pool]
+
+
+@pytest.mark.parametrize("spill", [True, False])
+async def test_a_reservation_whose_slots_are_nowhere_spills_only_if_it_may(
+    start_gateway: StartGateway,
+    engine: MockEngine,
+    spare: MockEngine,
+    tmp_path: Path,
+    spill: bool,
+):
+    """What is held of a budget for one that may not spill has room for reserved slots only."""
+    elsewhere = (
+        f'[[datacenters]]\nid = "west"\n[[deployments]]\nid = "two"\nmodel = "{MODEL}"\n'
+        f'datacenter = "west"\nengine = "vllm"\nslots = 8\nbase_url = "{spare.base_url}"\n'
+    )
+    fleet = FollowedFile(tmp_path, one=engine)
+    fleet.write("one", more=elsewhere)
+    gateway = await started(start_gateway, fleet, billing=BillingOptions("sqlite"))
+    await gateway.admin("POST", "prices", PRICE)
+    tenant, own = await team(gateway)
+    budget = {"kind": "budget_total", "most_usd": "0.000001", "tenant": tenant}
+    await gateway.admin("POST", "limits", budget)
+    await reserve(gateway, tenant, 5, datacenters=["east"], spill=spill)
+    refusals = 402 if spill else 503
+    if not spill:  # full price is beyond its budget, what reserved slots serve is free
+        await until_active(gateway, own)
+    drained = await gateway.client.post(
+        f"{gateway.control_url}/fleet/deployments/one/drain", headers=gateway.authorization()
+    )
+    assert drained.status_code == 200
+    async with asyncio.timeout(10):
+        while (await own.chat()).status_code != refusals:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    answers = [await own.chat() for _ in range(3)]
+    assert [each.status_code for each in answers] == [refusals] * 3
+    if not spill:
+        assert answers[0].json()["error"]["code"] == "capacity_exhausted"
+        assert int(answers[0].headers["retry-after"]) >= 1
+    assert not spare.requests
 
 
 # --- tokens per second

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from prime_inference.domain.generation import Generation
-from prime_inference.domain.pools import RESERVED, SERVERLESS
+from prime_inference.domain.pools import RESERVED
 from prime_inference.reliability.guard import Guard
 
 PLACE = ("deployment", "reservation")
@@ -27,7 +27,7 @@ class ReservationMetrics(Collector):
     def record(self, generations: Sequence[Generation]) -> None:
         """Implements `ports.generations.GenerationSink`."""
         for one in generations:
-            if one.pool != SERVERLESS:
+            if one.pool.startswith(RESERVED):
                 tokens = one.usage.completion_tokens
                 self._output[one.pool.removeprefix(RESERVED)] += tokens
             elif one.over:
