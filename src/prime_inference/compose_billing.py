@@ -37,7 +37,7 @@ from prime_inference.control.tenants import TenantOperations
 from prime_inference.domain.accounts import Tenant
 from prime_inference.domain.errors import CannotStart
 from prime_inference.domain.keys import ApiKey
-from prime_inference.domain.limits import Limit
+from prime_inference.domain.limits import Limit, window_last_day
 from prime_inference.domain.models import Deployment
 from prime_inference.domain.prices import Price, free
 from prime_inference.domain.reservations import Speed
@@ -241,10 +241,13 @@ def _from_threads(speed: Speed) -> Speed:
 
 
 def ledger_spent(ledger: Ledger) -> Callable[[Limit, int], asyncio.Future[int]]:
-    """What the ledger has for a limit since a day, read in a worker thread."""
+    """What the ledger has for a limit in a window, read in a worker thread."""
 
     def read(limit: Limit, window: int) -> int:
-        where = UsageFilter(limit.tenant, limit.key_id, limit.model, first_day=window)
+        last = window_last_day(limit.kind, window)
+        where = UsageFilter(
+            limit.tenant, limit.key_id, limit.model, first_day=window, last_day=last
+        )
         return ledger.usage((), where)[0].cost
 
     def spent(limit: Limit, window: int) -> asyncio.Future[int]:

@@ -16,6 +16,8 @@ from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import migrate
 from prime_inference.billing.rating import usage_event
+from prime_inference.compose_billing import ledger_spent
+from prime_inference.domain.limits import Limit, LimitKind, window_start
 from prime_inference.domain.usage import Usage
 from prime_inference.domain.usage_event import UsageEvent
 from prime_inference.ports.ledger import (
@@ -73,6 +75,27 @@ def test_the_first_event_of_an_identity_stands(ledger: SqlLedger):
     ledger.apply("r1", [event()], 5)
     ledger.apply("r1", [event(usage=Usage(1, 999))], 6)
     assert ledger.event("team-a", "g1") == event()
+
+
+@pytest.mark.parametrize(
+    ("kind", "days"),
+    [
+        (LimitKind.BUDGET_DAILY, 1),
+        (LimitKind.BUDGET_WEEKLY, 7),
+        (LimitKind.BUDGET_MONTHLY, 31),
+        (LimitKind.BUDGET_TOTAL, 10**4),
+    ],
+)
+async def test_what_the_ledger_has_for_a_budget_is_of_its_window_only(
+    ledger: SqlLedger, kind: LimitKind, days: int
+):
+    """Events of a gateway whose clock is ahead are another window's."""
+    first = window_start(kind, START)
+    moments = [START, (first + days - 0.5) * DAY_S, (first + days + 0.5) * DAY_S]
+    events = [event(number, started_at=moment) for number, moment in enumerate(moments)]
+    ledger.apply("r1", events, 5)
+    spent = await ledger_spent(ledger)(Limit("b", kind, 1), first)
+    assert spent == sum(each.cost for each in events[: 3 if kind.endswith("total") else 2])
 
 
 def test_tenants_do_not_swallow_one_anothers_events(ledger: SqlLedger):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,14 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prime_inference.billing.limit_table import LimitTable
-from prime_inference.domain.limits import LimitKind
+from prime_inference.domain.limits import DAY_S, LimitKind
 from prime_inference.ports.limits import Demand, HoldAsk, HoldGrant
 
 KINDS = {"budget": LimitKind.BUDGET_DAILY, "places": LimitKind.CONCURRENCY}
+WINDOWS = st.sampled_from([1, 2, 1000])  # the days of a clock that is right, and of others
 
 
 class Limits(RuleBasedStateMachine):
-    """One budget and one concurrency limit; requests that settle, die, or repeat themselves."""
+    """One budget and one concurrency limit; requests that settle, die, or repeat themselves.
+
+    Clocks differ: each request is of the window that its replica believes in.
+    """
 
     @initialize(most=st.integers(0, 50), places=st.integers(0, 4))
     def begin(self, most: int, places: int) -> None:
@@ -26,13 +31,15 @@ class Limits(RuleBasedStateMachine):
         self.now = 0.0
         self.live: dict[str, tuple[HoldAsk, float]] = {}
         self.over: dict[str, HoldAsk] = {}  # settled
-        self.spent = 0
+        self.spent: Counter[int] = Counter()  # by window
         self.number = 0
 
-    def ask(self, amount: int) -> HoldAsk:
+    def ask(self, amount: int, window: int) -> HoldAsk:
         self.number += 1
         demands = tuple(
-            Demand(name, kind, self.most[name], amount if name == "budget" else 1, window=1)
+            Demand(name, kind, self.most[name], amount, window)
+            if name == "budget"
+            else Demand(name, kind, self.most[name], 1)
             for name, kind in KINDS.items()
         )
         return HoldAsk(f"r{self.number}", demands, ttl_s=10.0)
@@ -41,10 +48,14 @@ class Limits(RuleBasedStateMachine):
     def held(self) -> list[HoldAsk]:
         return [ask for ask, end in self.live.values() if end > self.now]
 
-    @rule(amount=st.integers(0, 20))
-    def reserve(self, amount: int) -> None:
-        ask = self.ask(amount)
-        money = self.spent + sum(each.demands[0].amount for each in self.held) + amount
+    def held_in(self, window: int) -> int:
+        demands = [each.demands[0] for each in self.held]
+        return sum(each.amount for each in demands if each.window == window)
+
+    @rule(amount=st.integers(0, 20), window=WINDOWS)
+    def reserve(self, amount: int, window: int) -> None:
+        ask = self.ask(amount, window)
+        money = self.spent[window] + self.held_in(window) + amount
         fits = money <= self.most["budget"] and len(self.held) < self.most["places"]
         assert self.table.reserve(ask, self.now).granted is fits
         if fits:
@@ -58,7 +69,7 @@ class Limits(RuleBasedStateMachine):
         used = data.draw(st.integers(0, ask.demands[0].amount))
         for _ in range(times):
             self.table.settle(ask, [used, 1], self.now)
-        self.spent += used
+        self.spent[ask.demands[0].window] += used
         self.over[member] = ask
 
     @precondition(lambda self: self.over or self.held)
@@ -84,13 +95,14 @@ class Limits(RuleBasedStateMachine):
     def the_table_knows_what_is_spent_and_left(self) -> None:
         if not hasattr(self, "table"):
             return
-        probe: Any = HoldAsk("nobody", self.ask(10**9).demands, 1.0)
-        budget, places = self.table.reserve(probe, self.now).states
-        held = sum(each.demands[0].amount for each in self.held)
-        assert budget.spent == self.spent
-        assert budget.left == max(0, self.most["budget"] - self.spent - held)
-        assert places.left == max(0, self.most["places"] - len(self.held))
-        assert self.spent + held <= self.most["budget"] or self.late
+        for window in (1, 2, 1000):
+            probe: Any = HoldAsk("nobody", self.ask(10**9, window).demands, 1.0)
+            budget, places = self.table.reserve(probe, self.now).states
+            held = self.held_in(window)
+            assert budget.spent == self.spent[window]
+            assert budget.left == max(0, self.most["budget"] - budget.spent - held)
+            assert places.left == max(0, self.most["places"] - len(self.held))
+            assert budget.spent + held <= self.most["budget"] or self.late
 
     @property
     def late(self) -> bool:
@@ -100,6 +112,20 @@ class Limits(RuleBasedStateMachine):
 
 Limits.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_limits_agree_with_the_model = Limits.TestCase
+
+
+def test_windows_that_nobody_asks_for_are_forgotten_and_nothing_that_runs_is():
+    table = LimitTable()
+
+    def demand(window: int, amount: int = 0) -> HoldAsk:
+        kind = LimitKind.BUDGET_DAILY
+        return HoldAsk(f"{window}-{amount}", (Demand("b", kind, 10, amount, window),), 10.0)
+
+    for day in range(100):
+        table.reserve(demand(day, 5), day * DAY_S)
+        table.settle(demand(day, 5), [5], day * DAY_S)
+    assert len(table._counters["b"]) < 5
+    assert table.reserve(demand(98, 6), 99 * DAY_S).refused == 0  # what is late, is counted
 
 
 SLOTS, LONGEST = 4, 200

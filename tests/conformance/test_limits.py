@@ -11,7 +11,9 @@ import pytest
 
 from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.adapters.redis.limits import RedisLimits
-from prime_inference.domain.limits import LimitKind
+from prime_inference.billing.holds import Holds
+from prime_inference.domain.errors import BudgetExceeded
+from prime_inference.domain.limits import DAY_S, Limit, LimitKind
 from prime_inference.ports.limits import Demand, HoldAsk, HoldGrant, LimitStore
 from tests.redis_server import RedisServer
 
@@ -173,6 +175,80 @@ async def test_what_is_settled_after_its_window_does_not_burden_the_next(limits:
     await limits.settle([(old, [80])])
     grant = await limits.reserve(ask(budget(99, window=DAY + 1)))
     assert grant.granted
+
+
+async def test_windows_are_counted_apart_whatever_order_they_come_in(limits: LimitStore):
+    for window, cost in ((DAY, 70), (DAY + 1, 20), (DAY, 30), (DAY - 1, 5)):
+        wanted = ask(budget(cost, window=window))
+        assert (await limits.reserve(wanted)).granted
+        await limits.settle([(wanted, [cost])])
+    for window, left in ((DAY, 0), (DAY + 1, 80), (DAY, 0), (DAY - 1, 95), (DAY, 0)):
+        grant = await limits.reserve(ask(budget(left + 1, window=window)))
+        assert (grant.refused, grant.states[0].left) == (0, left)
+
+
+async def test_what_ends_after_its_window_is_counted_in_it(limits: LimitStore):
+    late = ask(budget(80))
+    await limits.reserve(late)
+    assert (await limits.reserve(ask(budget(100, window=DAY + 1)))).granted  # holds are apart, too
+    await limits.settle([(late, [80])])
+    grant = await limits.reserve(ask(budget(21)))
+    assert (grant.refused, grant.states[0].spent) == (0, 80)
+
+
+def replica_at(limits: LimitStore, clock: list[float]) -> Holds:
+    async def nothing_spent(limit: Limit, window: int) -> int:
+        return 0
+
+    return Holds(limits, nothing_spent, wall_clock=lambda: clock[0])
+
+
+async def served(replica: Holds, kind: LimitKind, cost: int = 1) -> bool:
+    """Whether a request of that cost is admitted; it is settled at once."""
+    limit = Limit("budget", kind, 10)
+    try:
+        hold = await replica.take(f"request-{next(members)}", [limit], tokens=1, cost=cost)
+    except BudgetExceeded:
+        return False
+    assert hold is not None
+    replica.settle(hold, tokens=1, cost=cost)
+    await replica.drain()
+    return True
+
+
+@pytest.mark.parametrize(
+    "kind", [LimitKind.BUDGET_DAILY, LimitKind.BUDGET_WEEKLY, LimitKind.BUDGET_MONTHLY]
+)
+async def test_a_replica_whose_clock_is_wrong_for_a_moment_opens_no_budget(
+    limits: LimitStore, kind: LimitKind
+):
+    right, wrong = [DAY * DAY_S + 43_200.0], [DAY * DAY_S + 43_200.0]
+    replicas = [replica_at(limits, right), replica_at(limits, wrong)]
+    for _ in range(10):
+        assert await served(replicas[0], kind)
+    for days in (40, -40, 80):
+        wrong[0] += days * DAY_S
+        assert await served(replicas[1], kind)  # of that window's budget
+        wrong[0] = right[0]
+        for replica in replicas:
+            assert not await served(replica, kind)
+    wrong[0] += 80 * DAY_S
+    assert not await served(replicas[1], kind, 10)  # it has spent of it
+
+
+async def test_over_midnight_skewed_replicas_spend_what_each_day_has_and_no_more(
+    limits: LimitStore,
+):
+    """Replicas a second apart, asked in turn: each day has its own budget, and all of it."""
+    clocks = [[DAY * DAY_S - 3.0 + skew] for skew in (-1.0, 0.0, 1.0)]
+    replicas = [replica_at(limits, clock) for clock in clocks]
+    spent = {DAY - 1: 0, DAY: 0}
+    for _ in range(12):
+        for replica, clock in zip(replicas, clocks, strict=True):
+            day = int(clock[0] // DAY_S)
+            spent[day] += 3 * await served(replica, LimitKind.BUDGET_DAILY, 3)
+            clock[0] += 0.5
+    assert spent == {DAY - 1: 9, DAY: 9}
 
 
 async def test_an_empty_store_learns_what_was_spent_from_whoever_has_seen_it(limits: LimitStore):

@@ -37,7 +37,7 @@ RETRY_S = 1.0  # settlements that the store has not taken
 GRACE = 100  # a hundredth of a budget: what may be overspent while nobody can be asked
 
 LedgerSpent = Callable[[Limit, int], Awaitable[int]]
-"""Nanodollars that the ledger has for a limit since the day its window began."""
+"""Nanodollars that the ledger has for a limit in the window that began on that day."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,15 +81,21 @@ class Holds:
         self.output_left: dict[str, int] = {}  # tokens of reservations, by pool, as told last
 
     async def take(
-        self, member: str, limits: Sequence[Limit], *, tokens: int, cost: int
+        self,
+        member: str,
+        limits: Sequence[Limit],
+        *,
+        tokens: int,
+        cost: int,
+        at: float | None = None,
     ) -> Hold | None:
-        """Hold a part of every limit.
+        """Hold a part of every limit, of budgets in the window of `at`, or of now.
 
         Raises BudgetExceeded, RateLimited; ReservationExhausted for the output of a reservation.
         """
         if not limits:
             return None
-        now = self._wall_clock()
+        now = self._wall_clock() if at is None else at
         demands = [await self._demand(limit, tokens, cost, now) for limit in limits]
         ask = HoldAsk(member, tuple(demands), TTL_S)
         try:

@@ -16,6 +16,7 @@ from prime_inference.ports.limits import (
     HoldAsk,
     HoldGrant,
     LimitState,
+    keep_s,
 )
 
 MINUTE_S = 60.0
@@ -23,11 +24,13 @@ MINUTE_S = 60.0
 
 @dataclass(slots=True)
 class _Counter:
-    """One limit. `level` is what a rate's bucket holds; `holds` are member -> (amount, end)."""
+    """One limit, of a budget one window. `at` is when it was asked last.
+
+    `level` is what a rate's bucket holds; `holds` are member -> (amount, end).
+    """
 
     level: float = 0.0
     at: float = 0.0
-    window: int = 0
     spent: int = 0
     held: int = 0  # the sum of the holds
     restored: bool = False  # the last look found it forgotten, or behind
@@ -57,7 +60,7 @@ class LimitTable:
     def __init__(self, keep_settled_s: float = KEEP_SETTLED_S) -> None:
         self._keep_settled_s = keep_settled_s
         self._forget: deque[tuple[float, str]] = deque()  # when, and which settled member
-        self._counters: dict[str, _Counter] = {}
+        self._counters: dict[str, dict[int, _Counter]] = {}  # by limit and window
         self._held: dict[str, float] = {}  # member -> end
         self._settled: set[str] = set()
 
@@ -100,22 +103,27 @@ class LimitTable:
                 counter.hold(ask.member, demand.amount, now + ask.ttl_s)
 
     def _advanced(self, demand: Demand, now: float) -> _Counter:
-        """The counter at this moment, in this window, knowing what the replica has seen."""
-        counter = self._counters.get(demand.limit)
+        """The counter of this window at this moment, knowing what the replica has seen."""
+        windows = self._counters.setdefault(demand.limit, {})
+        counter = windows.get(demand.window)
         if fresh := counter is None:
-            counter = self._counters[demand.limit] = _Counter(demand.most, now)
+            _forget(windows, now - keep_s(demand.kind))
+            counter = windows[demand.window] = _Counter(demand.most, now)
+        since, counter.at = counter.at, now
         if demand.kind.is_rate:
-            gained = demand.most * max(0.0, now - counter.at) / MINUTE_S
-            counter.level, counter.at = min(float(demand.most), counter.level + gained), now
+            gained = demand.most * max(0.0, now - since) / MINUTE_S
+            counter.level = min(float(demand.most), counter.level + gained)
             return counter
         counter.drop_ended(now)
-        counter.restored = fresh
-        if demand.window > counter.window:
-            counter.window, counter.spent, counter.restored = demand.window, 0, True
-        if demand.window == counter.window:
-            counter.restored |= counter.spent < demand.seen
-            counter.spent = max(counter.spent, demand.seen)
+        counter.restored = fresh or counter.spent < demand.seen
+        counter.spent = max(counter.spent, demand.seen)
         return counter
+
+
+def _forget(windows: dict[int, _Counter], before: float) -> None:
+    """The windows that nobody has asked since."""
+    for window in [window for window, counter in windows.items() if counter.at < before]:
+        del windows[window]
 
 
 def _asked(demand: Demand) -> int:
@@ -141,7 +149,7 @@ def _settle(counter: _Counter, demand: Demand, member: str, used: int) -> None:
         counter.level = min(float(demand.most), counter.level + _asked(demand) - used)
         return
     counter.release(member)
-    if demand.kind.is_budget and demand.window == counter.window:
+    if demand.kind.is_budget:
         counter.spent += used
 
 

@@ -92,14 +92,19 @@ def _window_start(kind: LimitKind, day: int) -> int:
     return 0
 
 
+def window_last_day(kind: LimitKind, start: int) -> int | None:
+    """The last day of the window of a budget that began on that day; None for the total."""
+    if kind is LimitKind.BUDGET_DAILY:
+        return start
+    if kind is LimitKind.BUDGET_WEEKLY:
+        return start + 6
+    if kind is LimitKind.BUDGET_MONTHLY:
+        next_month = (EPOCH + timedelta(days=start + 31)).replace(day=1)
+        return (next_month - EPOCH).days - 1
+    return None
+
+
 def window_end(kind: LimitKind, moment: float) -> float | None:
     """When a budget's current window ends, in seconds since the epoch; None for the total."""
-    start = window_start(kind, moment)
-    if kind is LimitKind.BUDGET_DAILY:
-        return (start + 1) * DAY_S
-    if kind is LimitKind.BUDGET_WEEKLY:
-        return (start + 7) * DAY_S
-    if kind is LimitKind.BUDGET_MONTHLY:
-        next_month = (EPOCH + timedelta(days=start + 32)).replace(day=1)
-        return (next_month - EPOCH).days * DAY_S
-    return None
+    last = window_last_day(kind, window_start(kind, moment))
+    return None if last is None else (last + 1) * DAY_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
@@ -14,7 +15,13 @@ import msgspec
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.domain.errors import CapacityExhausted, InvalidRequest, NotFound
 from prime_inference.domain.keys import ApiKey
-from prime_inference.domain.limits import Limit, LimitKind, window_end, window_start
+from prime_inference.domain.limits import (
+    Limit,
+    LimitKind,
+    window_end,
+    window_last_day,
+    window_start,
+)
 from prime_inference.domain.money import usd_number, usd_text
 from prime_inference.domain.pools import FLEX
 from prime_inference.domain.usage_event import UsageEvent
@@ -126,7 +133,7 @@ class AccountApi:
 
     async def _spent(self, where: UsageFilter, kind: LimitKind, now: float) -> int:
         first = window_start(kind, now)
-        where = UsageFilter(where.tenant, where.key_id, where.model, first_day=first)
+        where = replace(where, first_day=first, last_day=window_last_day(kind, first))
         (total,) = await asyncio.to_thread(self._ledger.usage, (), where)
         return total.cost
 

@@ -134,7 +134,11 @@ class Billing:
             cost = full if run.may_share else most_reserved(full, run.reserved)
             try:
                 return await self._holds.take(
-                    run.id, [*limits, *outputs], tokens=prompt + completion, cost=cost
+                    run.id,
+                    [*limits, *outputs],
+                    tokens=prompt + completion,
+                    cost=cost,
+                    at=run.started_at,  # as the usage event
                 )
             except ReservationExhausted as used_up:
                 run.over = used_up.over

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from prime_inference.domain.limits import LimitKind
+from prime_inference.domain.limits import DAY_S, LimitKind
 
 
 class LimitsUnavailable(Exception):
@@ -19,11 +19,23 @@ class LimitsUnavailable(Exception):
 
 
 KEEP_SETTLED_S = 600.0  # a settlement that is repeated later than this counts twice
+_KEEP_S = {LimitKind.BUDGET_DAILY: 2 * DAY_S, LimitKind.BUDGET_WEEKLY: 10 * DAY_S}
+
+
+def keep_s(kind: LimitKind) -> float:
+    """How long a store keeps what is used of a limit after it was asked last.
+
+    A window of a budget is outlived by what runs at its end, and by clocks that are behind.
+    """
+    return _KEEP_S.get(kind, 40 * DAY_S)  # a month, and a week
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request may use up of one limit."""
+    """What a request may use up of one limit: of a budget, in one of its windows.
+
+    Each window is counted apart, and none takes another's place (docs/billing.md, "Windows").
+    """
 
     limit: str  # the limit's id
     kind: LimitKind

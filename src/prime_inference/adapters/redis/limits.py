@@ -29,11 +29,11 @@ from prime_inference.ports.limits import (
     LimitState,
     LimitsUnavailable,
     Settlement,
+    keep_s,
 )
 
 CALL_S = 0.05  # as adapters.redis.coordination: what takes longer is trouble
 CONNECTIONS = 16
-KEEP_S = 40 * 24 * 3600.0  # a monthly budget outlives its month by a week
 TAG = "{limits}"
 
 
@@ -82,11 +82,10 @@ class RedisLimits:
                 op,
                 ask.member,
                 round(ask.ttl_s * 1e6),
-                round(KEEP_S * 1e3),
                 round(KEEP_SETTLED_S * 1e3),
             ]
             for demand, amount in zip(ask.demands, used, strict=True):
-                key = f"{self._prefix}:{demand.limit}"
+                key = f"{self._prefix}:{_counter(demand)}"
                 keys += [key, f"{key}:holds", f"{key}:amounts"]
                 arguments += _arguments(demand, amount)
             calls.append((keys, arguments))
@@ -118,8 +117,14 @@ def _grant(answer: Sequence[Any]) -> HoldGrant:
     return HoldGrant(place - 1 if place else None, states)
 
 
+def _counter(demand: Demand) -> str:
+    """Every window of a budget has its own; the limit's id may have a colon, but no @."""
+    return f"{demand.limit}@{demand.window}" if demand.window else demand.limit
+
+
 def _arguments(demand: Demand, used: int) -> list[Argument]:
-    return [_type(demand.kind), demand.most, demand.amount, demand.window, demand.seen, used]
+    keep_ms = round(keep_s(demand.kind) * 1e3)
+    return [_type(demand.kind), demand.most, demand.amount, demand.seen, used, keep_ms]
 
 
 def _type(kind: LimitKind) -> str:

@@ -1,9 +1,9 @@
 -- Holds under several limits, all or none. The same as billing/limit_table.py.
 --
--- KEYS     1: the member ("held" or "settled"); then per limit: a hash (level, at, window,
---          spent, held), a sorted set (member -> end), a hash (member -> amount)
--- ARGV     reserve | settle | renew, member, ttl (us), keep (ms), keep settled (ms), then per
---          limit: rate | concurrency | budget, most, amount, window, seen, used
+-- KEYS     1: the member ("held" or "settled"); then per limit, of a budget per window: a hash
+--          (level, at, spent, held), a sorted set (member -> end), a hash (member -> amount)
+-- ARGV     reserve | settle | renew, member, ttl (us), keep settled (ms), then per limit:
+--          rate | concurrency | budget, most, amount, seen, used, keep (ms)
 -- Returns  the place of the limit that refused or 0, then per limit what is left, the time
 --          until what was asked for is there (us), what is spent, and 1 if it was forgotten
 --          here, or less was known than was seen
@@ -11,7 +11,7 @@
 -- common.lua goes before it.
 
 local op, member, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local keep_ms, keep_settled_ms = ARGV[4], ARGV[5]
+local keep_settled_ms = ARGV[4]
 local count = (#KEYS - 1) / 3
 local MINUTE = 60000000
 
@@ -24,31 +24,28 @@ local status = redis.call('GET', KEYS[1])
 
 local limits = {}
 for i = 1, count do
-  local a = 5 + 6 * (i - 1)
+  local a = 4 + 6 * (i - 1)
   local l = {
     key = KEYS[3 * i - 1], holds = KEYS[3 * i], amounts = KEYS[3 * i + 1],
     type = ARGV[a + 1], most = tonumber(ARGV[a + 2]), amount = tonumber(ARGV[a + 3]),
-    window = tonumber(ARGV[a + 4]), seen = tonumber(ARGV[a + 5]), used = tonumber(ARGV[a + 6]),
+    seen = tonumber(ARGV[a + 4]), used = tonumber(ARGV[a + 5]), keep_ms = ARGV[a + 6],
   }
-  local stored = redis.call('HMGET', l.key, 'level', 'at', 'window', 'spent', 'held')
+  local stored = redis.call('HMGET', l.key, 'level', 'at', 'spent', 'held')
   if l.type == 'rate' then
     local at = number(stored[2]) or now
     local level = number(stored[1]) or l.most
     l.level = math.min(l.most, level + l.most * math.max(0, now - at) / MINUTE)
     l.asked = math.min(l.amount, l.most)
   else
-    l.held = number(stored[5]) or 0
+    l.held = number(stored[4]) or 0
     for _, ended in ipairs(redis.call('ZRANGEBYSCORE', l.holds, '-inf', text(now))) do
       l.held = l.held - (number(redis.call('HGET', l.amounts, ended)) or 0)
       redis.call('HDEL', l.amounts, ended)
       redis.call('ZREM', l.holds, ended)
     end
-    l.current = number(stored[3]) or 0
-    l.spent = number(stored[4]) or 0
-    l.restored = not number(stored[3]) or l.window > l.current
-    if l.window > l.current then l.current = l.window; l.spent = 0 end
-    if l.window == l.current and l.spent < l.seen then l.restored = true end
-    if l.window == l.current then l.spent = math.max(l.spent, l.seen) end
+    l.spent = number(stored[3]) or 0
+    l.restored = not number(stored[3]) or l.spent < l.seen
+    l.spent = math.max(l.spent, l.seen)
   end
   limits[i] = l
 end
@@ -58,12 +55,11 @@ local function write()
     if l.type == 'rate' then
       redis.call('HSET', l.key, 'level', string.format('%.17g', l.level), 'at', text(now))
     else
-      redis.call('HSET', l.key, 'window', text(l.current), 'spent', text(l.spent),
-        'held', text(l.held))
-      redis.call('PEXPIRE', l.holds, keep_ms)
-      redis.call('PEXPIRE', l.amounts, keep_ms)
+      redis.call('HSET', l.key, 'spent', text(l.spent), 'held', text(l.held))
+      redis.call('PEXPIRE', l.holds, l.keep_ms)
+      redis.call('PEXPIRE', l.amounts, l.keep_ms)
     end
-    redis.call('PEXPIRE', l.key, keep_ms)
+    redis.call('PEXPIRE', l.key, l.keep_ms)
   end
 end
 
@@ -148,7 +144,7 @@ if status ~= 'settled' then
       l.level = math.min(l.most, l.level + l.asked - l.used)
     else
       release(l)
-      if l.type == 'budget' and l.window == l.current then l.spent = l.spent + l.used end
+      if l.type == 'budget' then l.spent = l.spent + l.used end
     end
   end
   redis.call('SET', KEYS[1], 'settled', 'PX', keep_settled_ms)
