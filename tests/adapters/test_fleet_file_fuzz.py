@@ -25,7 +25,7 @@ FUZZ = settings(
 ENTRIES: dict[str, Any] = {
     "models": [{
         "id": "acme/echo-1", "revision": "r1", "context_tokens": 4096, "max_output_tokens": 9,
-        "name": "n", "created": 1, "modalities": ["text"],
+        "name": "n", "created": 1, "modalities": ["text"], "image_tokens": 576,
         "pricing": {"prompt": "0.25", "completion": "1", "cached_prompt": "0"},
     }],
     "datacenters": [{"id": "east"}],

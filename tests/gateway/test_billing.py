@@ -17,10 +17,19 @@ import pytest_asyncio
 from prime_inference.billing import outbox_lag
 from prime_inference.compose import BillingOptions
 from prime_inference.engines.mock import MockEngine, expected_usage
+from prime_inference.gateway.billing import most_tokens
 from prime_inference.gateway.clocks import ClockLimits
+from prime_inference.gateway.operations import chat_operation
+from prime_inference.wire.openai.chat_request import (
+    ChatRequest,
+    ImagePart,
+    ImageUrl,
+    TextPart,
+    UserMessage,
+)
 
 from .conftest import StartGateway
-from .running import MESSAGES, MODEL, RunningGateway, chat
+from .running import MESSAGES, MODEL, RunningGateway, chat, models
 from .scripted_engine import DONE, STREAM_HEAD, ScriptedEngine, answer, delta, event
 
 SHORT = ClockLimits(connect=1, first_token=0.2, idle=0.2, tail=0.2, total=0.5)
@@ -429,6 +438,45 @@ async def test_a_budget_that_is_used_up_is_a_402_with_what_is_left(gateway: Runn
     assert response.headers["x-ratelimit-remaining"] == error["metadata"]["limit"]["remaining"]
     key = (await own.get("/key")).json()["data"]
     assert key["limit"] == 0.0005
+
+
+@pytest.mark.parametrize("told", [None, 576])
+async def test_images_of_a_few_bytes_do_not_overspend_a_budget(
+    start_gateway: StartGateway, told: int | None
+):
+    """Five images of 576 tokens each, at $100 a million; a context has 4,096."""
+    images = [{"type": "image_url", "image_url": {"url": "data:image/gif;base64,R0lGODlhAQABAAAA"}}]
+    body = {"messages": [{"role": "user", "content": images * 5}], "max_tokens": 1}
+    async with ScriptedEngine([answer({**WHOLE, "usage": usage_of(5 * 576 + 9, 1)})]) as engine:
+        plain, vision = models()
+        vision = replace(vision, image_tokens=told)
+        gateway = await start_gateway(
+            engine.base_url, catalog_models=[plain, vision], billing=BillingOptions("sqlite")
+        )
+        price = {**PRICE, "model": vision.id, "prompt": "100", "confirm": True}
+        await gateway.admin("POST", "prices", price)
+        own = await as_key(gateway, spend_cap_usd="1")
+        answers = await asyncio.gather(*(own.chat(model=vision.id, **body) for _ in range(20)))
+        statuses = [each.status_code for each in answers]
+        assert set(statuses) == {200, 402}
+        served = statuses.count(200)
+        while (await own.chat(model=vision.id, **body)).status_code == 200:
+            served += 1
+        row = await shipped(gateway, served)
+        assert 0.5 < float(row["cost_usd"]) <= 1
+
+
+async def test_an_image_is_held_for_what_its_model_says_and_no_longer_by_its_bytes():
+    url = "data:image/png;base64," + "A" * 100_000
+    part = ImagePart(image_url=ImageUrl(url=url))
+    text = ChatRequest(model=MODEL, messages=[UserMessage(content=[TextPart(text="x" * 500)])])
+    both = ChatRequest(model=MODEL, messages=[UserMessage(content=[part, TextPart(text="x" * 500)])])
+    vision = replace(models()[1], context_tokens=10**6, image_tokens=576)
+    without, _ = most_tokens(chat_operation(text), vision)
+    prompt, _ = most_tokens(chat_operation(both), vision)
+    assert without + 576 <= prompt <= without + 576 + 100
+    unknown, _ = most_tokens(chat_operation(both), replace(vision, image_tokens=None))
+    assert unknown == 10**6
 
 
 async def test_a_prepaid_team_spends_what_it_has_paid_in_and_no_more(gateway: RunningGateway):

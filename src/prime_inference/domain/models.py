@@ -33,6 +33,7 @@ class Model:
     name: str = ""
     modalities: frozenset[str] = frozenset({"text"})
     pricing: Pricing = Pricing()
+    image_tokens: int | None = None  # that one image can be at most; None: a whole context
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from prime_inference.gateway.cache_salts import CacheSalts
 from prime_inference.gateway.operations import Operation
 from prime_inference.gateway.run import Run
 from prime_inference.ports.outbox import Outbox, OutboxUnavailable
+from prime_inference.wire.openai.chat_request import ImagePart, UserMessage
 from prime_inference.wire.openai.estimate import estimated_tokens
 
 log = logging.getLogger(__name__)
@@ -221,8 +222,24 @@ def most_tokens(operation: Operation, model: Model) -> tuple[int, int]:
     No tokenizer makes more tokens of a text than it has bytes.
     """
     written = len(_encode(operation.content)) + len(_encode(operation.parameters))
+    if "image" in model.modalities:
+        written += _image_tokens(operation, model)
     prompt = min(written + TEMPLATE_TOKENS, model.context_tokens)
     if operation.route == "embeddings":
         return min(written, model.context_tokens * max(1, operation.inputs)), 0
     completion = operation.token_limit or min(model.max_output_tokens, model.context_tokens)
     return prompt * operation.choices, completion * operation.choices
+
+
+def _image_tokens(operation: Operation, model: Model) -> int:
+    """What the images of a request are at most, beyond the bytes that they are written in."""
+    images = [
+        part.image_url.url
+        for message in operation.content.get("messages", ())
+        if isinstance(message, UserMessage) and not isinstance(message.content, str)
+        for part in message.content
+        if isinstance(part, ImagePart)
+    ]
+    if images and model.image_tokens is None:
+        return model.context_tokens
+    return sum((model.image_tokens or 0) - len(url) for url in images)

@@ -53,6 +53,7 @@ class ModelEntry(Struct, frozen=True):
     name: str = ""
     created: Second = 0
     modalities: frozenset[Literal["text", "image"]] = frozenset({"text"})
+    image_tokens: Count | None = None  # None: one image can fill the context
     pricing: PricingEntry = PricingEntry()
 
 
@@ -291,4 +292,5 @@ def _model(entry: ModelEntry) -> Model:
         name=entry.name,
         modalities=frozenset(entry.modalities),
         pricing=prices,
+        image_tokens=entry.image_tokens,
     )
