@@ -42,6 +42,12 @@ def test_a_dollar_per_million_tokens_is_a_million_picodollars_a_token():
         "9e999999999",
         "1e-999999999",
         "1.0000000000000000000000000000001",
+        "1_000",
+        "\uff11",  # a full-width one
+        "\u0661.5",
+        "0x1",
+        "1 000",
+        "1e9999999999999999999",
     ],
 )
 def test_what_is_no_price_is_refused(text: str):
@@ -49,7 +55,9 @@ def test_what_is_no_price_is_refused(text: str):
         rate(text)
 
 
-@pytest.mark.parametrize("text", ["", "1e-10", "NaN", "0.0000000001", "1e10", "-1e10"])
+@pytest.mark.parametrize(
+    "text", ["", "1e-10", "NaN", "1_0", "\uff11", "0.0000000001", "1e10", "-1e10"]
+)
 def test_what_is_no_amount_is_refused(text: str):
     with pytest.raises(ValueError, match=r"not|more than"):
         nanodollars(text)

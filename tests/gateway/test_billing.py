@@ -470,7 +470,9 @@ async def test_an_image_is_held_for_what_its_model_says_and_no_longer_by_its_byt
     url = "data:image/png;base64," + "A" * 100_000
     part = ImagePart(image_url=ImageUrl(url=url))
     text = ChatRequest(model=MODEL, messages=[UserMessage(content=[TextPart(text="x" * 500)])])
-    both = ChatRequest(model=MODEL, messages=[UserMessage(content=[part, TextPart(text="x" * 500)])])
+    both = ChatRequest(
+        model=MODEL, messages=[UserMessage(content=[part, TextPart(text="x" * 500)])]
+    )
     vision = replace(models()[1], context_tokens=10**6, image_tokens=576)
     without, _ = most_tokens(chat_operation(text), vision)
     prompt, _ = most_tokens(chat_operation(both), vision)
@@ -624,6 +626,8 @@ NOT_RIGHT: list[tuple[str, str, Any, int]] = [
     ("POST", "limits", {"kind": "concurrency"}, 400),
     ("POST", "prices", {"model": MODEL, "prompt": "x", "completion": "1"}, 400),
     ("POST", "prices", {**PRICE, "effective_from": "2020-01-01"}, 400),
+    ("POST", "prices", {**PRICE, "effective_from": "9999-12-31T23:59:59-14:00"}, 400),
+    ("POST", "prices", {**PRICE, "effective_from": "soon"}, 400),
     ("POST", "prices", {**PRICE, "prompt": "0"}, 400),
     ("POST", "prices", {**PRICE, "request": "1e9", "confirm": True}, 400),
     ("POST", "prices", {**PRICE, "completion": "1e30", "confirm": True}, 400),
@@ -655,7 +659,74 @@ async def test_the_admin_api_refuses_what_is_not_right(gateway: RunningGateway):
         assert response.json()["error"]["message"]
 
 
+async def test_what_is_refused_for_its_moment_is_written_nowhere(gateway: RunningGateway):
+    """Beyond the last year, as on the other side of the date line."""
+    acme = await team(gateway)
+    before = (await gateway.admin("GET", "audit"))["entries"]
+    reservation = {"tenant": acme, "model": MODEL, "slots": 1, "price_usd": "1"}
+    for late in ("9999-12-31T23:59:59-14:00", "9999-06-01", "0001-01-01T00:00:00+14:00"):
+        for path, body in (
+            ("prices", {**PRICE, "effective_from": late}),
+            ("reservations", {**reservation, "from": late}),
+            ("reservations", {**reservation, "to": late}),
+        ):
+            refused = await gateway.admin_response("POST", path, body)
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] in ("from", "to", "effective_from")
+    assert (await gateway.admin("GET", "audit"))["entries"] == before
+    assert len((await gateway.admin("GET", "prices"))["prices"]) == 1
+    assert (await gateway.admin("GET", "reservations"))["total_count"] == 0
+    made = await gateway.admin("POST", "reservations", reservation)
+    path = f"reservations/{made['id']}/end"
+    assert (await gateway.admin_response("POST", path, {"at": late})).status_code == 400
+    for wanted in ("usage?from=9999-12-31T23:59:59-14:00", "usage?to=soon"):
+        assert (await gateway.get(f"/{wanted}")).status_code == 400
+    shown = await gateway.admin("GET", f"reservations/{made['id']}")
+    assert (shown["to"], shown["on"]) == (None, {"engine-0": 1})
+
+
+async def test_a_change_that_cannot_be_shown_is_not_made(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+):
+    """An answer is written before the change is committed: who is refused has changed nothing."""
+    acme = await team(gateway)
+    made = await gateway.admin("POST", "keys", {"tenant": acme, "name": "k"})
+    reservation = {"tenant": acme, "model": MODEL, "slots": 1, "price_usd": "1"}
+    reserved = await gateway.admin("POST", "reservations", reservation)
+
+    def unshowable(*_: object) -> object:
+        raise ValueError("it cannot be shown")
+
+    for place in (
+        "prices.price_object",
+        "limits.limit_object",
+        "keys._key_object",
+        "tenants._tenant_object",
+        "reservations.reservation_object",
+    ):
+        monkeypatch.setattr(f"prime_inference.control.{place}", unshowable)
+    before = (await gateway.admin("GET", "audit"))["entries"]
+    for path, body in (
+        ("prices", PRICE),
+        ("limits", {"kind": "concurrency", "most": 1}),
+        ("keys", {"tenant": acme, "name": "k", "spend_cap_usd": "1"}),
+        (f"keys/{made['id']}/rotate", {}),
+        (f"keys/{made['id']}/revoke", None),
+        ("teams", {"name": "b", "slug": "b"}),
+        ("people", {"name": "c", "slug": "c"}),
+        ("reservations", reservation),
+        (f"reservations/{reserved['id']}/end", None),
+    ):
+        refused = await gateway.admin_response("POST", path, body)
+        assert refused.status_code == 400, path
+    assert (await gateway.admin("GET", "audit"))["entries"] == before
+
+
+RESERVE = {"tenant": "local", "model": MODEL, "slots": 1, "price_usd": "1"}
 MISTYPED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("reservations", {**RESERVE, "model": "acme/eco-1"}, "model", MODEL),
+    ("reservations", {**RESERVE, "datacenters": ["dc-00"]}, "datacenters", "dc-0"),
+    ("reservations", {**RESERVE, "tenant": "acme"}, "tenant", "team_"),
     ("limits", {"kind": "concurrency", "most": 1, "model": "acme/eco-1"}, "model", MODEL),
     ("limits", {"kind": "concurrency", "most": 1, "tenant": "acme"}, "tenant", "team_"),
     ("limits", {"kind": "concurrency", "most": 1, "key": "laptop"}, "key", "(laptop)"),
@@ -688,7 +759,7 @@ async def test_a_name_that_nothing_has_is_refused_with_the_nearest(gateway: Runn
         assert nearest in error["message"]
         if param == "key":
             assert made["id"] in error["message"]
-        if param in ("model", "models"):
+        if param in ("model", "models") and path != "reservations":  # of slots that there are
             assert "--new-model" in error["message"]
             taken = await gateway.admin("POST", path, {**body, "new_model": True})
             if path == "prices":

@@ -83,15 +83,17 @@ class AdminApi:
         assert callable(operation)
         try:
             answer = await asyncio.to_thread(operation, call)
-            await self._directory.refresh()
         except (AccountsUnavailable, LedgerUnavailable) as error:
-            log.warning("the database is away: %s", error)
-            raise CapacityExhausted("The database is away.", retry_after=1) from error
+            raise _away(error) from error
         except UnknownAccount as error:
             text = str(error)
             raise NotFound(f"{text[:1].upper()}{text[1:]}.") from error
         except (AccountExists, TransferConflict, TransferRefused, ValueError) as error:
             raise InvalidRequest(f"{error}.") from error
+        try:
+            await self._directory.refresh()
+        except AccountsUnavailable as error:
+            raise _away(error) from error
         return msgspec.json.encode(answer)
 
     def _authenticate(self, request: Request) -> str:
@@ -102,3 +104,8 @@ class AdminApi:
             raise AuthenticationFailed("The admin key is missing or wrong.")
         name = request.header(b"x-prime-actor") or b""
         return f"admin:{name.decode()}" if ACTOR.fullmatch(name) else "admin"
+
+
+def _away(error: Exception) -> CapacityExhausted:
+    log.warning("the database is away: %s", error)
+    return CapacityExhausted("The database is away.", retry_after=1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.moments import iso, moment
 
 ID_BYTES = 8  # 64 bits: ids that people type, of which there are few
 
@@ -49,5 +49,13 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(ID_BYTES)}"
 
 
-def iso(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
+def iso_or_none(seconds: float | None) -> str | None:
+    return None if seconds is None else iso(seconds)
+
+
+def moment_of(text: str, param: str) -> float:
+    """Seconds since the epoch. Raises InvalidRequest."""
+    try:
+        return moment(text)
+    except ValueError as error:
+        raise InvalidRequest(f"'{param}': {error}.", param=param) from None

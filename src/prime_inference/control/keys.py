@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from prime_inference.accounts.directory import Records
 from prime_inference.control.account_operations import AccountOperations
-from prime_inference.control.calls import Call, Routes, iso, new_id
+from prime_inference.control.calls import Call, Routes, iso_or_none, new_id
 from prime_inference.control.requests import NewKey, RotateKey
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.errors import NotFound
@@ -48,24 +48,27 @@ class KeyOperations(AccountOperations):
         )
         lasts = wanted.expires_in_seconds
         key = replace(key, expires_at=None if lasts is None else now + lasts, scope=scope)
+        answer = {**_key_object(key), "key": text}
         if cap is not None:  # first: a key must not be usable before its cap is there
             limit = Limit(new_id("lim"), LimitKind.BUDGET_TOTAL, cap, key_id=key.key_id)
             self._accounts.add_limit(limit, call.actor, now)
         self._accounts.add_key(key, call.actor)
-        return {**_key_object(key), "key": text}
+        return answer
 
     def rotate(self, call: Call) -> object:
         overlap = call.decode(RotateKey).overlap_seconds
         text, key = api_keys.rotate(
             self._live_key(call.parts[0]), now=self._now(), overlap_seconds=overlap
         )
+        answer = {**_key_object(key), "key": text}
         self._accounts.replace_key(key, "key.rotate", call.actor, self._now())
-        return {**_key_object(key), "key": text}
+        return answer
 
     def revoke(self, call: Call) -> object:
         key = replace(self._live_key(call.parts[0]), revoked_at=self._now())
+        answer = _key_object(key)
         self._accounts.replace_key(key, "key.revoke", call.actor, self._now())
-        return _key_object(key)
+        return answer
 
     def _live_key(self, key_id: str) -> ApiKey:
         records: Records = self._accounts.load()
@@ -85,11 +88,11 @@ def _key_object(key: ApiKey) -> dict[str, object]:
         "tenant": key.tenant,
         "name": key.name,
         "last_four": key.last_four,
-        "created_at": iso(key.created_at),
-        "expires_at": iso(key.expires_at),
-        "revoked_at": iso(key.revoked_at),
+        "created_at": iso_or_none(key.created_at),
+        "expires_at": iso_or_none(key.expires_at),
+        "revoked_at": iso_or_none(key.revoked_at),
         "earlier_texts": [
-            {"last_four": each.last_four, "until": iso(each.until)} for each in key.earlier
+            {"last_four": each.last_four, "until": iso_or_none(each.until)} for each in key.earlier
         ],
         "models": sorted(scope.models),
         "endpoints": sorted(scope.routes),

@@ -46,8 +46,9 @@ class LimitOperations(AccountOperations):
         if wanted.model is not None:
             names.require_models([wanted.model], to_come=wanted.new_model)
         limit = Limit(new_id("lim"), wanted.kind, most, wanted.key, wanted.tenant, wanted.model)
+        answer = limit_object(limit, self._now())
         self._accounts.add_limit(limit, call.actor, self._now())
-        return limit_object(limit, self._now())
+        return answer
 
     def remove(self, call: Call) -> object:
         self._accounts.remove_limit(call.parts[0], call.actor, self._now())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from prime_inference.billing.price_check import preview
 from prime_inference.control.account_operations import AccountOperations
-from prime_inference.control.calls import Call, Routes
+from prime_inference.control.calls import Call, Routes, moment_of
 from prime_inference.control.requests import NewPrice
 from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.moments import iso
 from prime_inference.domain.money import nanodollars, rate, usd_per_mtok, usd_text
 from prime_inference.domain.prices import Price
 
@@ -32,22 +31,22 @@ class PriceOperations(AccountOperations):
         seen = preview(price, before)
         if not wanted.confirm:
             seen.confirmed()
+        answer = {**price_object(price), "preview": str(seen)}
         self._accounts.add_price(price, call.actor, self._now())
-        return {**price_object(price), "preview": str(seen)}
+        return answer
 
 
 def price_of(wanted: NewPrice, version: int, now: float) -> Price:
     """The price that was asked for. Raises InvalidRequest, ValueError."""
-    moment = now
+    begins = now
     if wanted.effective_from is not None:
-        given = datetime.fromisoformat(wanted.effective_from)
-        moment = given.replace(tzinfo=given.tzinfo or UTC).timestamp()
-        if moment < now:
+        begins = moment_of(wanted.effective_from, "effective_from")
+        if begins < now:
             raise InvalidRequest("A price cannot begin in the past.", param="effective_from")
     return Price(
         model=wanted.model,
         version=version,
-        effective_from=moment,
+        effective_from=begins,
         prompt=rate(wanted.prompt),
         cached_prompt=rate(wanted.cached_prompt or wanted.prompt),
         completion=rate(wanted.completion),
@@ -62,7 +61,7 @@ def price_object(price: Price) -> dict[str, object]:
     return {
         "model": price.model,
         "version": price.version,
-        "effective_from": datetime.fromtimestamp(price.effective_from, UTC).isoformat(),
+        "effective_from": iso(price.effective_from),
         "prompt_usd_per_mtok": f"{usd_per_mtok(price.prompt):f}",
         "cached_prompt_usd_per_mtok": f"{usd_per_mtok(price.cached_prompt):f}",
         "completion_usd_per_mtok": f"{usd_per_mtok(price.completion):f}",

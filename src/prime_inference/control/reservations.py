@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from prime_inference.control.calls import Call, Routes, new_id
+from prime_inference.control.calls import Call, Routes, moment_of, new_id
+from prime_inference.control.names import Names as AllNames
 from prime_inference.control.requests import Id, Names, Usd
-from prime_inference.domain.errors import BudgetExceeded, InvalidRequest
+from prime_inference.domain.errors import BudgetExceeded, InvalidRequest, ModelNotFound
 from prime_inference.domain.limits import MOST_AMOUNT
 from prime_inference.domain.models import Deployment
 from prime_inference.domain.money import nanodollars, usd_text
@@ -27,6 +27,7 @@ from prime_inference.domain.reservations import (
     carried,
     missing,
 )
+from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.reservations_api import reservation_object
 from prime_inference.ports.accounts import Accounts, UnknownAccount
 from prime_inference.ports.ledger import Ledger, tenant_account
@@ -61,12 +62,14 @@ class ReservationOperations:
         self,
         accounts: Accounts,
         ledger: Ledger,
+        names: Callable[[], AllNames],
         fleet: Fleet,
         speed: Speed,
         wall_clock: Callable[[], float],
     ) -> None:
         self._accounts = accounts
         self._ledger = ledger
+        self._names = names
         self._fleet = fleet
         self._speed = speed
         self._now = wall_clock
@@ -89,9 +92,10 @@ class ReservationOperations:
 
     def create(self, call: Call) -> object:
         wanted = call.decode(NewReservation)
+        self._require_names(wanted)
         now = self._now()
-        starts_at = now if wanted.from_ is None else _moment(wanted.from_, "from")
-        ends_at = None if wanted.to is None else _moment(wanted.to, "to")
+        starts_at = now if wanted.from_ is None else moment_of(wanted.from_, "from")
+        ends_at = None if wanted.to is None else moment_of(wanted.to, "to")
         if wanted.from_ is not None and starts_at < now:
             raise InvalidRequest("A reservation cannot begin in the past.", param="from")
         if ends_at is not None and ends_at <= starts_at:
@@ -118,14 +122,15 @@ class ReservationOperations:
         )
         self._require_speed(reservation, self._require_room(reservation))
         self._require_money(reservation)
+        answer = self._object(reservation)
         self._accounts.add_reservation(reservation, call.actor)
-        return self._object(reservation)
+        return answer
 
     def end(self, call: Call) -> object:
         """Now, or at a time to come. A period that has begun is paid."""
         at = call.decode(End).at
         now = self._now()
-        ends_at = now if at is None else _moment(at, "at")
+        ends_at = now if at is None else moment_of(at, "at")
         if ends_at < now:
             raise InvalidRequest("A reservation cannot end in the past.", param="at")
         reservation = self._find(call.parts[0])
@@ -136,8 +141,27 @@ class ReservationOperations:
                 f"{reservation.id} ends earlier than that; make another for the time after it.",
                 param="at",
             )
+        answer = self._object(replace(reservation, ends_at=ends_at))
         self._accounts.end_reservation(reservation.id, ends_at, call.actor, now)
-        return self._object(replace(reservation, ends_at=ends_at))
+        return answer
+
+    def _require_names(self, wanted: NewReservation) -> None:
+        """Raises NotFound, InvalidRequest, with the nearest; its slots are of what there is now."""
+        self._names().require_tenant(wanted.tenant)
+        fleet = self._fleet()
+        models = {each.model for each in fleet}
+        if wanted.model not in models:
+            raise ModelNotFound(
+                f"No deployment serves {wanted.model}.{did_you_mean(wanted.model, models)}",
+                param="model",
+            )
+        datacenters = {each.datacenter for each in fleet}
+        for name in wanted.datacenters:
+            if name not in datacenters:
+                raise InvalidRequest(
+                    f"There is no datacenter {name}.{did_you_mean(name, datacenters)}",
+                    param="datacenters",
+                )
 
     def _require_room(self, reservation: Reservation) -> Allotment:
         """What its slots would be.
@@ -204,18 +228,12 @@ class ReservationOperations:
         return found
 
     def _object(self, reservation: Reservation) -> dict[str, object]:
+        """As it is with that one, whether or not it is written yet."""
         now = self._now()
-        active = [each for each in self._all() if each.state(now) is State.ACTIVE]
+        known = {**{each.id: each for each in self._all()}, reservation.id: reservation}
+        active = [each for each in known.values() if each.state(now) is State.ACTIVE]
         fleet = self._fleet()
         allotment = allot(active, fleet)
         return reservation_object(
             reservation, now, allotment, carried(reservation, allotment, fleet, self._speed)
         )
-
-
-def _moment(text: str, name: str) -> float:
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest(f"'{name}' is a time like 2026-12-31T12:00:00Z.", param=name) from None
-    return given.replace(tzinfo=given.tzinfo or UTC).timestamp()

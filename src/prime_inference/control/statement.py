@@ -6,10 +6,11 @@ import re
 from datetime import UTC, date, datetime, timedelta
 
 from prime_inference.domain.errors import InvalidRequest
+from prime_inference.domain.moments import FIRST_YEAR, LAST_YEAR
 from prime_inference.domain.money import usd_text
 from prime_inference.ports.ledger import Ledger, Transfer, UsageFilter, tenant_account
 
-MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")
+MONTH = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 EPOCH = date(1970, 1, 1)
 MICRO = 1_000_000
 
@@ -23,8 +24,8 @@ def statement(ledger: Ledger, tenant: str, month: str) -> dict[str, object]:
     found = MONTH.fullmatch(month)
     if found is None:
         raise InvalidRequest("A month is like 2026-12.", param="month")
-    if not 1970 <= int(found[1]) <= 9998:  # what days and microseconds can say
-        raise InvalidRequest("A month is of the years 1970 to 9998.", param="month")
+    if not FIRST_YEAR <= int(found[1]) <= LAST_YEAR:
+        raise InvalidRequest(f"A month is of the years {FIRST_YEAR} to {LAST_YEAR}.", param="month")
     first = date(int(found[1]), int(found[2]), 1)
     after = (first + timedelta(days=32)).replace(day=1)
     where = UsageFilter(

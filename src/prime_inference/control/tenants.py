@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from prime_inference.accounts.directory import Records
 from prime_inference.control.account_operations import AccountOperations
-from prime_inference.control.calls import Call, Routes, iso, new_id
+from prime_inference.control.calls import Call, Routes, new_id
 from prime_inference.control.requests import NewTenant, SetMember, SetPayment
 from prime_inference.domain.accounts import Tenant, TenantKind
+from prime_inference.domain.moments import iso
 
 
 class TenantOperations(AccountOperations):
@@ -76,8 +77,9 @@ class TenantOperations(AccountOperations):
         wanted = call.decode(NewTenant)
         prefix = "team" if kind == "team" else "user"
         tenant = Tenant(new_id(prefix), kind, wanted.name, wanted.slug, self._now())
+        answer = _tenant_object(tenant)
         self._accounts.add_tenant(tenant, call.actor)
-        return _tenant_object(tenant)
+        return answer
 
 
 def _tenant_object(tenant: Tenant) -> dict[str, object]:

@@ -6,12 +6,14 @@ exactly 0.000001 dollars per million tokens, finer than any price that is asked.
 
 from __future__ import annotations
 
+import re
 from decimal import Context, Decimal, InvalidOperation
 
 NANO = 1_000_000_000  # nanodollars in a dollar
 PICO_PER_NANO = 1_000
 BEYOND = 2**63  # what a signed 64-bit column does not hold
 MOST_DIGITS = 18  # before or after the point, of what is looked at
+DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # Decimal takes more
 EXACT = Context(prec=100)  # no text that is given has more digits
 RATE_PER_USD_PER_MTOK = 1_000_000  # picodollars a token, for a dollar per million tokens
 
@@ -48,12 +50,12 @@ def usd_per_mtok(picodollars: int) -> Decimal:
 
 
 def _scaled(text: str, scale: int, wanted: str) -> int:
+    if not DECIMAL.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a decimal number")
     try:
         given = Decimal(text.strip())
-    except InvalidOperation:
-        raise ValueError(f"{text!r} is not a decimal number") from None
-    if not given.is_finite():
-        raise ValueError(f"{text!r} is not a decimal number")
+    except InvalidOperation:  # an exponent beyond what a Decimal holds
+        raise ValueError(f"{text!r} is not {wanted}") from None
     if given and abs(given.adjusted()) > MOST_DIGITS:  # before anything is made that long
         raise ValueError(f"{text!r} is not {wanted}")
     scaled = EXACT.multiply(given, scale)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,12 +15,14 @@ from prime_inference.accounts.live import LiveDirectory
 from prime_inference.domain.errors import CapacityExhausted, InvalidRequest, NotFound
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import (
+    DAY_S,
     Limit,
     LimitKind,
     window_end,
     window_last_day,
     window_start,
 )
+from prime_inference.domain.moments import iso, moment
 from prime_inference.domain.money import usd_number, usd_text
 from prime_inference.domain.pools import FLEX
 from prime_inference.domain.usage_event import UsageEvent
@@ -161,7 +162,7 @@ def generation_object(event: UsageEvent) -> dict[str, object]:
         "provider_name": event.deployment,
         "pool": event.pool,
         "service_tier": "flex" if event.pool == FLEX else "default",
-        "created_at": iso(event.at),
+        "created_at": iso(event.at / MICRO),
         "streamed": event.streamed,
         "cancelled": event.outcome == "cancelled",
         "outcome": event.outcome,
@@ -229,8 +230,8 @@ def _billing(transfer: Transfer, account: str) -> dict[str, object]:
     amount = transfer.amount if transfer.credit == account else -transfer.amount
     return {
         "id": transfer.reference,
-        "created_at": iso(transfer.at),
-        "updated_at": iso(transfer.at),
+        "created_at": iso(transfer.at / MICRO),
+        "updated_at": iso(transfer.at / MICRO),
         "amount_usd": usd_number(amount),
         "amount_usd_text": usd_text(amount),
         "currency": "USD",
@@ -246,13 +247,9 @@ def _own_budget(limits: list[Limit], key_id: str) -> Limit | None:
     return min(own, key=lambda limit: limit.most, default=None)
 
 
-def iso(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / MICRO, UTC).isoformat()
-
-
 def day_text(day: object) -> str:
     assert isinstance(day, int)
-    return datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
+    return iso(day * DAY_S).partition("T")[0]
 
 
 def _day(query: Mapping[str, str], name: str) -> int | None:
@@ -260,10 +257,9 @@ def _day(query: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
-    except ValueError:
-        raise InvalidRequest(f"'{name}' is a day like 2026-12-31.", param=name) from None
-    return int(moment.timestamp() // 86_400)
+        return int(moment(text) // DAY_S)
+    except ValueError as error:
+        raise InvalidRequest(f"'{name}' is a day like 2026-12-31: {error}.", param=name) from None
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:

@@ -9,6 +9,7 @@ import msgspec
 
 from prime_inference.accounts.live import LiveDirectory
 from prime_inference.domain.models import Deployment
+from prime_inference.domain.moments import iso
 from prime_inference.domain.money import usd_text
 from prime_inference.domain.reservations import (
     Allotment,
@@ -18,7 +19,7 @@ from prime_inference.domain.reservations import (
     allot,
     carried,
 )
-from prime_inference.gateway.account_api import MICRO, Endpoint, iso
+from prime_inference.gateway.account_api import Endpoint
 from prime_inference.gateway.auth import Authenticator
 from prime_inference.wire.http import Reply, Request
 from prime_inference.wire.openai.errors import JSON_TYPE
@@ -75,8 +76,8 @@ def reservation_object(
         "carries_tokens_per_second": round(carries, 1) if bounded and carries is not None else None,
         "datacenters": sorted(reservation.datacenters),
         "state": str(reservation.state(now)),
-        "from": iso(int(reservation.starts_at * MICRO)),
-        "to": None if ends_at is None else iso(int(ends_at * MICRO)),
+        "from": iso(reservation.starts_at),
+        "to": None if ends_at is None else iso(ends_at),
         "price_usd": usd_text(reservation.price),
         "period": str(reservation.period),
         "spill": reservation.spill,
