@@ -129,6 +129,11 @@ class BillingParts:
             self.outbox.set_aside,
         )
         metrics.watch(
+            "prime_outbox_rewound",
+            "How often the outbox was cut or older than its cursor, and shipped from its start.",
+            lambda: self.outbox.rewound,
+        )
+        metrics.watch(
             "prime_limits_degraded",
             "1 while limits are decided without their store.",
             lambda: self.holds.degraded,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -203,6 +205,101 @@ def test_the_outbox_is_a_queue_over_files_and_restarts(tmp_path: Path, data: st.
             assert len(list(folder.glob("*.log"))) == 1
         outbox.close()
         reader.close()
+
+
+def same_length(first: int, count: int) -> list[UsageEvent]:
+    """So that lines of one file begin where lines of another would."""
+    return [usage_event(generation(id=f"g{n:05d}"), price()) for n in range(first, first + count)]
+
+
+def cut(path: Path, share: float) -> None:
+    os.truncate(path, int(path.stat().st_size * share))
+
+
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "emptied": lambda log, cursor: cut(log, 0),
+    "cut in the middle": lambda log, cursor: cut(log, 0.5),
+    "cursor beyond": lambda log, cursor: cursor.write_bytes(b"%020d" % 10**6),
+    "cursor no outbox reaches": lambda log, cursor: cursor.write_bytes(b"9" * 20),
+    "cursor of bytes": lambda log, cursor: cursor.write_bytes(bytes(range(200, 220))),
+    "cursor in a line": lambda log, cursor: cursor.write_bytes(b"%020d" % 77),
+    "cursor lost": lambda log, cursor: cursor.unlink(),
+    "log lost": lambda log, cursor: log.unlink(),
+    "all lost": lambda log, cursor: (log.unlink(), cursor.unlink()),
+    "others' files": lambda log, cursor: [
+        shutil.copy(log, log.with_name(name)) for name in ("x.log", "0.log", f"{log.name}.log")
+    ],
+}
+
+
+@pytest.mark.parametrize("file_bytes", [2_000, 10**6], ids=["files", "one file"])
+@pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_whatever_becomes_of_an_outbox_what_is_written_later_is_accounted_once(
+    damage: str, running: bool, file_bytes: int, tmp_path: Path, books: SqlLedger
+):
+    """Cut, put back from an older copy, or its cursor broken, behind the processes' backs."""
+    folder = tmp_path / "outbox"
+    outbox, reader = FileOutbox(folder, file_bytes), FileOutboxReader(folder)
+
+    def restart() -> None:
+        nonlocal outbox, reader
+        outbox.close()
+        reader.close()
+        outbox, reader = FileOutbox(folder, file_bytes), FileOutboxReader(folder)
+
+    def ship() -> None:
+        while Shipper(reader, books, "r1").ship_once():
+            pass
+
+    written = 0
+    for _ in range(3):
+        new = same_length(written, 20)
+        outbox.append(new)
+        written += len(new)
+        ship()
+    *_, log = sorted(folder.glob("*.log"))
+    DAMAGES[damage](log, folder / "cursor")
+    if running and "lost" in damage:
+        restart()  # a file that is open cannot be missed
+    if running:
+        outbox.places()  # as is looked at each second
+        ship()
+    for again in (False, True):
+        if not running or again:
+            restart()
+        outbox.append(same_length(written, 90))  # more than there was
+        written += 90
+        ship()
+        assert books.verify().events == written
+        assert (outbox.waiting(), outbox.set_aside()) == (0, 0)
+        ship()
+        assert outbox.waiting() == 0
+    assert books.verify().sound
+
+
+@pytest.mark.parametrize(
+    "damage", ["emptied", "cursor beyond", "cursor of bytes", "cursor in a line"]
+)
+def test_an_outbox_that_is_not_as_it_was_left_is_told_of(
+    damage: str, tmp_path: Path, books: SqlLedger, caplog: pytest.LogCaptureFixture
+):
+    folder = tmp_path / "outbox"
+    outbox, reader = FileOutbox(folder), FileOutboxReader(folder)
+    outbox.append(same_length(0, 20))
+    Shipper(reader, books, "r1").ship_once()
+    assert (outbox.waiting(), outbox.rewound, caplog.text) == (0, 0, "")
+    outbox.close()
+    reader.close()
+    (log,) = folder.glob("*.log")
+    DAMAGES[damage](log, folder / "cursor")
+    outbox, reader = FileOutbox(folder), FileOutboxReader(folder)
+    while Shipper(reader, books, "r1").ship_once():
+        pass
+    assert (outbox.waiting(), outbox.rewound) == (0, 1)
+    assert "not as it was left" in caplog.text
+    outbox.close()
+    reader.close()
 
 
 def test_the_shipper_drains_the_outbox_into_the_ledger(

@@ -20,7 +20,10 @@ class Outbox(Protocol):
         ...
 
     def places(self) -> tuple[int, int]:
-        """How far the ledger has confirmed, and where the last event ends: bytes, never fewer."""
+        """How far the ledger has confirmed, and where the last event ends, in bytes.
+
+        Fewer only where files were cut.
+        """
         ...
 
     def waiting(self) -> int:
@@ -29,6 +32,11 @@ class Outbox(Protocol):
 
     def set_aside(self) -> int:
         """Events that the ledger can never take; they are kept apart."""
+        ...
+
+    @property
+    def rewound(self) -> int:
+        """How often the outbox was not as it was left, and was shipped again from its start."""
         ...
 
     def close(self) -> None: ...
