@@ -228,6 +228,7 @@ def measure(database: Database, events: int) -> dict[str, Any]:
     lists: dict[str, tuple[str, dict[str, object]]] = {
         "the latest 50 generations": (statements.EVENTS, {**tenant}),
         "the latest 50 transfers": (statements.TRANSFERS, {**tenant}),
+        "how many transfers there are": (statements.TRANSFER_COUNT, {"tenant": "team-7"}),
         "a month's payments": (statements.PAYMENTS, {"tenant": "team-7", **MONTH}),
         "generations 10,001 to 10,050": (statements.EVENTS, {**tenant, "offset": 10_000}),
         "one generation": (statements.EVENT, {"tenant": "team-33", "generation": "g7"}),

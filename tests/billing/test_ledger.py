@@ -177,6 +177,7 @@ def test_events_and_transfers_are_listed_newest_first(ledger: SqlLedger):
     assert [each.generation for each in ledger.events("team-a", 2)] == ["g5", "g4"]
     assert [each.generation for each in ledger.events("team-a", 2, 4)] == ["g1"]
     assert [each.reference for each in ledger.transfers("team-a", 2, 1)] == ["g4", "g3"]
+    assert (ledger.transfer_count("team-a"), ledger.transfer_count("team-b")) == (5, 0)
 
 
 @pytest.mark.parametrize(

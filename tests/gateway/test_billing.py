@@ -378,6 +378,28 @@ async def test_a_team_is_billed_for_its_members_only(gateway: RunningGateway):
     assert (await gateway.post("/chat/completions", chat(), **header)).status_code == 403
 
 
+async def test_a_wallet_is_that_of_the_team_in_the_query_and_tells_of_all_its_entries(
+    gateway: RunningGateway,
+):
+    """As users' `prime wallet` asks: limit, offset and teamId."""
+    acme = await team(gateway)
+    for number in range(3):
+        credit = {"tenant": acme, "amount_usd": "1", "reference": f"c{number}"}
+        await gateway.admin("POST", "credits", credit)
+    path = f"/billing/wallet?limit=1&teamId={acme}"
+    stranger = await gateway.get(path)
+    assert stranger.status_code == 403
+    await gateway.admin("PUT", f"teams/{acme}/members/local", {"role": "admin"})
+    for offset, shown in ((0, 1), (2, 1), (3, 0)):
+        wallet = (await gateway.get(f"{path}&offset={offset}")).json()
+        assert (wallet["team_id"], wallet["balance_usd"]) == (acme, 3)
+        assert (wallet["total_billings"], len(wallet["recent_billings"])) == (3, shown)
+    assert (await gateway.get("/billing/wallet")).json()["total_billings"] == 0  # one's own
+    header = gateway.authorization() | {"X-Prime-Team-ID": "local"}
+    two = await gateway.client.get(gateway.url(path), headers=header)
+    assert (two.status_code, two.json()["error"]["param"]) == (400, "teamId")
+
+
 async def test_a_key_is_shown_once_and_works_until_it_is_revoked(gateway: RunningGateway):
     acme = await team(gateway)
     own = await as_key(gateway, acme)

@@ -70,8 +70,8 @@ class AccountApi:
 
     def _endpoint(self, answer: Callable[[ApiKey, dict[str, str]], Awaitable[Any]]) -> Endpoint:
         async def endpoint(request: Request, reply: Reply, request_id: str) -> None:
-            key = self._auth.authenticate(request)
             query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+            key = self._auth.authenticate(request, team=query.get("teamId"))
             try:
                 body = msgspec.json.encode(await answer(key, query))
             except LedgerUnavailable as error:
@@ -221,7 +221,7 @@ def wallet(ledger: Ledger, tenant: str, query: Mapping[str, str]) -> dict[str, o
         "balance_usd": usd_number(ledger.balance(account)),
         "balance_usd_text": usd_text(ledger.balance(account)),
         "currency": "USD",
-        "total_billings": len(transfers),
+        "total_billings": ledger.transfer_count(tenant),
         "recent_billings": [_billing(transfer, account) for transfer in transfers],
     }
 

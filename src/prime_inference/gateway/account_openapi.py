@@ -139,14 +139,25 @@ GROUPS = {
 WHOLE = {"type": "integer", "minimum": 0, "maximum": 10**10 - 1}
 
 QUERIES: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {
-    "/key": ("showKey", "Key", {}),
-    "/generation": ("showGeneration", "Generation", {"id": {**TEXT, "minLength": 1}}),
+    "/key": ("showKey", "Key", {"teamId": TEXT}),
+    "/generation": (
+        "showGeneration",
+        "Generation",
+        {"id": {**TEXT, "minLength": 1}, "teamId": TEXT},
+    ),
     "/usage": (
         "listUsage",
         "UsageReport",
-        {"group_by": GROUPS, "key": TEXT, "model": TEXT, "from": DAY, "to": DAY},
+        {
+            "group_by": GROUPS,
+            "key": TEXT,
+            "model": TEXT,
+            "from": DAY,
+            "to": DAY,
+            "teamId": TEXT,
+        },
     ),
-    "/billing/wallet": ("showWallet", "Wallet", {"limit": WHOLE, "offset": WHOLE}),
+    "/billing/wallet": ("showWallet", "Wallet", {"limit": WHOLE, "offset": WHOLE, "teamId": TEXT}),
 }
 """Paths with the operation's name, its answer, and what its query takes."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from prime_inference.accounts.directory import check_endpoint, check_peer
 from prime_inference.domain import keys as api_keys
-from prime_inference.domain.errors import AuthenticationFailed
+from prime_inference.domain.errors import AuthenticationFailed, InvalidRequest
 from prime_inference.domain.keys import ApiKey
 from prime_inference.ports.keys import KeyStore
 from prime_inference.wire.http import Request
@@ -35,10 +35,12 @@ class Authenticator:
         self._keys = keys
         self._billed_to = billed_to
 
-    def authenticate(self, request: Request, endpoint: str = "") -> ApiKey:
+    def authenticate(self, request: Request, endpoint: str = "", team: str | None = None) -> ApiKey:
         """The key, if it may be used for `endpoint` (one of `domain.keys.ENDPOINTS`; "": for
-        what every key may do). Raises AuthenticationFailed, PermissionDenied; never repeats
-        what was presented.
+        what every key may do), as one of the `team` that the query or X-Prime-Team-ID names.
+
+        Raises AuthenticationFailed, PermissionDenied, InvalidRequest; never repeats what was
+        presented.
         """
         value = request.header(b"authorization")
         if value is None:
@@ -62,5 +64,8 @@ class Authenticator:
                 check_endpoint(key, endpoint)
         if self._billed_to is None:
             return key
-        team = request.header(b"x-prime-team-id")
-        return key if team is None else self._billed_to(key, team.decode("latin-1"))
+        header = request.header(b"x-prime-team-id")
+        named = team if header is None else header.decode("latin-1")
+        if team not in (None, named):
+            raise InvalidRequest("'teamId' and X-Prime-Team-ID name two teams.", param="teamId")
+        return key if named is None else self._billed_to(key, named)

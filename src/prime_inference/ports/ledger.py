@@ -126,6 +126,10 @@ class Ledger(Protocol):
         """Newest first."""
         ...
 
+    def transfer_count(self, tenant: str) -> int:
+        """How many there are."""
+        ...
+
     def payments(self, tenant: str, begin: int, end: int) -> Sequence[Transfer]:
         """All transfers but usage from `begin` until before `end`, oldest first."""
         ...

@@ -111,6 +111,9 @@ class SqlLedger:
         rows = self._read(statements.TRANSFERS, tenant=tenant, limit=limit, offset=offset)
         return [Transfer(*row) for row in rows]
 
+    def transfer_count(self, tenant: str) -> int:
+        return int(self._read(statements.TRANSFER_COUNT, tenant=tenant)[0][0])
+
     def payments(self, tenant: str, begin: int, end: int) -> Sequence[Transfer]:
         rows = self._read(statements.PAYMENTS, tenant=tenant, begin=begin, end=end)
         return [Transfer(*row) for row in rows]

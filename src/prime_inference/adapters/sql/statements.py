@@ -87,6 +87,7 @@ TRANSFERS = f"""
 SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer WHERE tenant = :tenant
 ORDER BY at DESC, reference DESC LIMIT :limit OFFSET :offset
 """
+TRANSFER_COUNT = "SELECT count(*) FROM transfer WHERE tenant = :tenant"
 PAYMENTS = f"""
 SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer
 WHERE tenant = :tenant AND at >= :begin AND at < :end AND kind <> 'usage'
