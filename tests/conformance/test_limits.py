@@ -11,10 +11,16 @@ import pytest
 
 from prime_inference.adapters.memory.limits import MemoryLimits
 from prime_inference.adapters.redis.limits import RedisLimits
-from prime_inference.billing.holds import Holds
+from prime_inference.billing.holds import LEARN_S, Holds
 from prime_inference.domain.errors import BudgetExceeded
 from prime_inference.domain.limits import DAY_S, Limit, LimitKind
-from prime_inference.ports.limits import Demand, HoldAsk, HoldGrant, LimitStore
+from prime_inference.ports.limits import (
+    Demand,
+    HoldAsk,
+    HoldGrant,
+    LimitStore,
+    LimitsUnavailable,
+)
 from tests.redis_server import RedisServer
 
 members = count(1)
@@ -196,23 +202,31 @@ async def test_what_ends_after_its_window_is_counted_in_it(limits: LimitStore):
     assert (grant.refused, grant.states[0].spent) == (0, 80)
 
 
-def replica_at(limits: LimitStore, clock: list[float]) -> Holds:
+def replica_at(limits: LimitStore, clock: list[float], replicas: int = 1) -> Holds:
+    """One whose ledger has nothing yet."""
+
     async def nothing_spent(limit: Limit, window: int) -> int:
         return 0
 
-    return Holds(limits, nothing_spent, wall_clock=lambda: clock[0])
+    return Holds(
+        limits,
+        nothing_spent,
+        replicas=lambda: replicas,
+        wall_clock=lambda: clock[0],
+        clock=lambda: clock[0],
+    )
 
 
-async def served(replica: Holds, kind: LimitKind, cost: int = 1) -> bool:
+async def served(replica: Holds, kind: LimitKind, cost: int = 1, most: int = 10) -> bool:
     """Whether a request of that cost is admitted; it is settled at once."""
-    limit = Limit("budget", kind, 10)
+    limit = Limit("budget", kind, most)
     try:
         hold = await replica.take(f"request-{next(members)}", [limit], tokens=1, cost=cost)
     except BudgetExceeded:
         return False
     assert hold is not None
     replica.settle(hold, tokens=1, cost=cost)
-    await replica.drain()
+    await replica._settle()
     return True
 
 
@@ -287,3 +301,65 @@ async def test_a_store_that_forgot_everything_says_so_and_takes_holds_back(
     again = await store.reserve(ask(budget(0, seen=20), places(2, 0)))
     assert [(state.left, state.restored) for state in again.states] == [(40, False), (1, False)]
     await store.close()
+
+
+@pytest.mark.parametrize("kind", [LimitKind.BUDGET_TOTAL, LimitKind.BUDGET_DAILY])
+async def test_a_store_that_is_emptied_opens_no_budget_beyond_the_grace(
+    redis_or_memory: RedisServer | None, kind: LimitKind
+):
+    """Nothing of it is in the ledger yet, and one replica has spent all that the other has not."""
+    if redis_or_memory is None:
+        pytest.skip("memory forgets with its process")
+    redis_or_memory.command("FLUSHALL")
+    stores = [RedisLimits(redis_or_memory.url, call_s=5, connect_s=5) for _ in range(2)]
+    clock = [DAY * DAY_S]
+    one, other = replicas = [replica_at(store, clock, 2) for store in stores]
+    most, spent = 1000, 0
+    for replica in replicas:
+        await replica.look()
+    for _ in range(7):
+        spent += 100 * await served(other, kind, 100, most)
+    running = await other.take("runs", [Limit("budget", kind, most)], tokens=1, cost=200)
+    assert running is not None
+    redis_or_memory.command("FLUSHALL")
+    for _ in range(30):
+        for cost in (100, 1):
+            spent += cost * await served(one, kind, cost, most)
+    assert spent == 700 + 5  # its half of the grace
+    assert one.degraded
+    await other.look()
+    spent += await served(other, kind, 1, most)
+    clock[0] += LEARN_S
+    while await served(one, kind, 1, most):
+        spent += 1
+    assert not one.degraded
+    assert spent == 800  # the rest runs
+    other.settle(running, tokens=1, cost=50)
+    await other.drain()
+    assert [await served(replica, kind, 151, most) for replica in replicas] == [False, False]
+    assert await served(one, kind, 150, most)
+    for store in stores:
+        await store.close()
+
+
+async def test_what_could_not_be_put_back_is_put_back_later(redis_or_memory: RedisServer | None):
+    if redis_or_memory is None:
+        pytest.skip("memory forgets with its process")
+    redis_or_memory.command("FLUSHALL")
+    store = RedisLimits(redis_or_memory.url, call_s=5, connect_s=5)
+    clock = [DAY * DAY_S]
+    own = replica_at(store, clock)
+    await own.look()
+    assert await served(own, LimitKind.BUDGET_TOTAL, 7)
+    redis_or_memory.command("FLUSHALL")
+    renew, store.renew = store.renew, away  # type: ignore[method-assign]
+    await own.look()
+    store.renew = renew  # type: ignore[method-assign]
+    await own.look()
+    stranger = Demand("budget", LimitKind.BUDGET_TOTAL, 10, 4)
+    assert (await store.reserve(ask(stranger))).states[0].spent == 7
+    await store.close()
+
+
+async def away(asks: object) -> None:
+    raise LimitsUnavailable("away")

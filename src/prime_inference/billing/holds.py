@@ -1,6 +1,6 @@
 """The holds of one replica: taken before a request starts, settled when it ends.
 
-While the store is away a replica goes by its part of each limit: of rates and concurrency
+While the store is away, or learns what it has forgotten, a replica goes by its part of each limit: of rates and concurrency
 limit / replicas, of budgets `GRACE` of the whole / replicas, and no more than it knows to be
 left. So all replicas together never spend more than the grace over a budget.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +35,9 @@ log = logging.getLogger(__name__)
 TTL_S = 60.0  # what a replica that dies may keep from a budget, and for how long
 RENEW_S = TTL_S / 3  # two renewals may be lost
 SETTLE_S = 0.01  # settlements gathered for one call; until then a little too much is held
-RETRY_S = 1.0  # settlements that the store has not taken
+RETRY_S = 1.0  # settlements that the store has not taken; looks whether it was emptied
+LEARN_S = 5.0  # by then every replica has looked, after a pause of its circuit, and put back
+AT_ONCE = 50  # budgets in one call: a script stops all others
 GRACE = 100  # a hundredth of a budget: what may be overspent while nobody can be asked
 
 LedgerSpent = Callable[[Limit, int], Awaitable[int]]
@@ -75,6 +79,11 @@ class Holds:
         self._clock = clock
         self._seen: dict[tuple[str, int], int] = {}  # (limit, window) -> known to be spent
         self._asked: set[tuple[str, int]] = set()  # of these the ledger was read
+        self._kinds: dict[str, LimitKind] = {}  # of the limits among them
+        self._name = secrets.token_hex(8)  # of this replica
+        self._life: int | None = None  # of the store
+        self._learns_until = -math.inf
+        self._owes = False  # the store has not taken back yet what it has forgotten
         self._alone = LimitTable(TTL_S)
         self._work = _Work()
         self.degraded = False
@@ -100,7 +109,13 @@ class Holds:
         ask = HoldAsk(member, tuple(demands), TTL_S)
         try:
             shared, grant = await self._reserve(ask)
-            if shared and any(state.restored for state in grant.states):
+            if shared and (self._has_forgotten(grant.life) or self._clock() < self._learns_until):
+                if grant.granted:
+                    self._work.unsettled.append((ask, (0,) * len(demands)))
+                await self._put_back()
+                ask = HoldAsk(f"{member}/alone", ask.demands, TTL_S)
+                shared, grant = False, self._reserve_alone(ask)
+            elif shared and any(state.restored for state in grant.states):
                 demands = [await self._demand(limit, tokens, cost, now) for limit in limits]
                 again = HoldAsk(f"{member}/again", tuple(demands), TTL_S)
                 if self._work.live or again.demands != ask.demands:  # decided by too little
@@ -146,14 +161,23 @@ class Holds:
         renewed = self._clock()
         while True:
             await asyncio.sleep(RETRY_S)
+            await self.look()
             await self._settle()
             if self._clock() - renewed >= RENEW_S:
                 renewed = self._clock()
                 await self._renew()
 
+    async def look(self) -> None:
+        """Put back what the store has forgotten, if it was emptied."""
+        try:
+            if self._has_forgotten(await self._store.life()) or self._owes:
+                await self._put_back()
+        except LimitsUnavailable:
+            return  # there is a next round
+
     async def drain(self) -> None:
         """Send the settlements that wait, and wait for those that are on their way."""
-        await asyncio.gather(self._settle(), *self._work.tasks)
+        await asyncio.gather(self._send_settlements(), *self._work.tasks)
 
     async def _demand(self, limit: Limit, tokens: int, cost: int, now: float) -> Demand:
         amount = _amount(limit.kind, tokens, cost)
@@ -168,10 +192,44 @@ class Holds:
                 seen = self._seen.get(place, 0)
                 return Demand(limit.id, limit.kind, limit.most, amount, window, seen)
             self._asked.add(place)
+            self._kinds[limit.id] = limit.kind
             self._saw(place, spent)
         return Demand(limit.id, limit.kind, limit.most, amount, window, self._seen[place])
 
+    def _has_forgotten(self, life: int) -> bool:
+        """Whether the store was emptied since it was asked last; it learns from now on."""
+        before, self._life = self._life, life
+        if before in (None, life):
+            return False
+        log.warning("the store of limits was emptied: they are decided alone for %.0f s", LEARN_S)
+        self._learns_until = self._clock() + LEARN_S
+        self._owes = True
+        return True
+
+    async def _put_back(self) -> None:
+        """Tell a store that was emptied what was spent, as this replica knows it, and is held."""
+        known = [
+            Demand(limit, self._kinds[limit], 0, 0, window, seen)
+            for (limit, window), seen in self._seen.items()
+            if seen and limit in self._kinds
+        ]
+        asks = [
+            HoldAsk(f"{self._name}/{first}", tuple(known[first : first + AT_ONCE]), RETRY_S)
+            for first in range(0, len(known), AT_ONCE)
+        ]
+        try:
+            if asks:
+                await self._store.renew(asks)
+        except LimitsUnavailable:
+            return  # there is a next round
+        self._owes = False
+        await self._send_settlements()
+        await self._renew()
+
     async def _reserve(self, ask: HoldAsk) -> tuple[bool, HoldGrant]:
+        if self._clock() < self._learns_until:
+            self.degraded = True
+            return False, self._reserve_alone(ask)
         try:
             grant = await self._store.reserve(ask)
         except LimitsUnavailable as error:
@@ -213,6 +271,11 @@ class Holds:
         task.add_done_callback(self._work.tasks.discard)
 
     async def _settle(self) -> None:
+        """Not while the store learns: what is spent alone would count as known, and pass again."""
+        if self._clock() >= self._learns_until:
+            await self._send_settlements()
+
+    async def _send_settlements(self) -> None:
         waiting, self._work.unsettled = self._work.unsettled, []
         try:
             if waiting:

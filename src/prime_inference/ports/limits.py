@@ -64,10 +64,14 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class HoldGrant:
-    """`refused` is the place of the first demand that does not fit; None if all do."""
+    """`refused` is the place of the first demand that does not fit; None if all do.
+
+    `life` is that of the store: another number each time that it has begun empty.
+    """
 
     refused: int | None
     states: tuple[LimitState, ...]
+    life: int = 0
 
     @property
     def granted(self) -> bool:
@@ -94,6 +98,10 @@ class LimitStore(Protocol):
 
     async def renew(self, asks: Sequence[HoldAsk]) -> None:
         """Prolong holds of requests that run, also those that ended or that the store forgot."""
+        ...
+
+    async def life(self) -> int:
+        """As in a grant."""
         ...
 
     async def close(self) -> None: ...

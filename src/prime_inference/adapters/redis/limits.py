@@ -71,6 +71,11 @@ class RedisLimits:
         async with self._call():
             await self._run("renew", [(ask, [0] * len(ask.demands)) for ask in asks])
 
+    async def life(self) -> int:
+        async with self._call():
+            (answer,) = await self._run("look", [(HoldAsk("", (), 0.0), ())])
+            return _grant(answer).life
+
     async def close(self) -> None:
         await self._client.aclose()
 
@@ -88,7 +93,7 @@ class RedisLimits:
                 key = f"{self._prefix}:{_counter(demand)}"
                 keys += [key, f"{key}:holds", f"{key}:amounts"]
                 arguments += _arguments(demand, amount)
-            calls.append((keys, arguments))
+            calls.append(([*keys, f"{self._prefix}:life"], arguments))
         return await self._scripts.run_many(self._script, calls)
 
     @asynccontextmanager
@@ -107,14 +112,14 @@ class RedisLimits:
 
 
 def _grant(answer: Sequence[Any]) -> HoldGrant:
-    place, *numbers = (int(each) for each in answer)
+    place, life, *numbers = (int(each) for each in answer)
     states = tuple(
         LimitState(left, wait / 1e6, spent, bool(restored))
         for left, wait, spent, restored in zip(*(iter(numbers),) * 4, strict=True)
     )
     if not 0 <= place <= len(states):
         raise ValueError("the store's answer is none of ours")
-    return HoldGrant(place - 1 if place else None, states)
+    return HoldGrant(place - 1 if place else None, states, life)
 
 
 def _counter(demand: Demand) -> str:

@@ -1,10 +1,11 @@
 -- Holds under several limits, all or none. The same as billing/limit_table.py.
 --
 -- KEYS     1: the member ("held" or "settled"); then per limit, of a budget per window: a hash
---          (level, at, spent, held), a sorted set (member -> end), a hash (member -> amount)
--- ARGV     reserve | settle | renew, member, ttl (us), keep settled (ms), then per limit:
+--          (level, at, spent, held), a sorted set (member -> end), a hash (member -> amount);
+--          last: since when this store has forgotten nothing
+-- ARGV     reserve | settle | renew | look, member, ttl (us), keep settled (ms), then per limit:
 --          rate | concurrency | budget, most, amount, seen, used, keep (ms)
--- Returns  the place of the limit that refused or 0, then per limit what is left, the time
+-- Returns  the place of the limit that refused or 0, the last key, then per limit what is left, the time
 --          until what was asked for is there (us), what is spent, and 1 if it was forgotten
 --          here, or less was known than was seen
 --
@@ -12,7 +13,7 @@
 
 local op, member, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local keep_settled_ms = ARGV[4]
-local count = (#KEYS - 1) / 3
+local count = (#KEYS - 2) / 3
 local MINUTE = 60000000
 
 local function number(value)  -- what is no number of ours is as if it were not there
@@ -21,6 +22,11 @@ local function number(value)  -- what is no number of ours is as if it were not 
 end
 
 local status = redis.call('GET', KEYS[1])
+local life = whole(redis.call('GET', KEYS[#KEYS]))
+if not life then
+  life = now
+  redis.call('SET', KEYS[#KEYS], text(life))
+end
 
 local limits = {}
 for i = 1, count do
@@ -73,7 +79,7 @@ local function release(l)
 end
 
 local function answer(refused)
-  local reply = {refused}
+  local reply = {refused, text(life)}
   for _, l in ipairs(limits) do
     local left, wait, spent
     if l.type == 'rate' then
@@ -90,6 +96,8 @@ local function answer(refused)
   end
   return reply
 end
+
+if op == 'look' then return answer(0) end
 
 if op == 'reserve' then
   if status then
