@@ -225,7 +225,7 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "cursor in a line": lambda log, cursor: cursor.write_bytes(b"%020d" % 77),
     "cursor lost": lambda log, cursor: cursor.unlink(),
     "log lost": lambda log, cursor: log.unlink(),
-    "all lost": lambda log, cursor: (log.unlink(), cursor.unlink()),
+    "all lost": lambda log, cursor: [path.unlink() for path in (log, cursor)],
     "others' files": lambda log, cursor: [
         shutil.copy(log, log.with_name(name)) for name in ("x.log", "0.log", f"{log.name}.log")
     ],

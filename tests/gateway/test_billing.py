@@ -196,6 +196,24 @@ async def test_tokens_that_no_engine_reports_are_estimated_billed_and_flagged(
         assert (await gateway.admin("GET", "ledger/verify"))["sound"]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_nobody_pays_for_more_than_his_request_can_use(
+    start_gateway: StartGateway, stream: bool
+):
+    """A context of 4,096, and sixty-four tokens of answer: what a budget held, too."""
+    many = usage_of(2**27, 2**27)
+    last = event({"choices": [], "usage": many})
+    streamed = [STREAM_HEAD, delta(content="hel"), delta("stop"), last, DONE]
+    async with ScriptedEngine(streamed if stream else [answer({**WHOLE, "usage": many})]) as engine:
+        gateway = await start_gateway(engine.base_url, billing=BillingOptions("sqlite"))
+        await gateway.admin("POST", "prices", PRICE)
+        response = await gateway.post("/chat/completions", chat(stream=stream, max_tokens=64))
+        told = await billed(gateway, response.headers["x-generation-id"])
+        assert (told["tokens_prompt"], told["tokens_completion"]) == (4096, 64)
+        assert told["tokens_estimated"] is True
+        assert Decimal(told["total_cost_usd"]) == Decimal(4096 + 2 * 64) / 1_000_000
+
+
 async def test_tokens_that_an_engine_reports_are_not_estimated(gateway: RunningGateway):
     response = await gateway.chat(max_tokens=3)
     assert (await billed(gateway, response.headers["x-generation-id"]))["tokens_estimated"] is False

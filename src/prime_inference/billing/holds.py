@@ -1,8 +1,9 @@
 """The holds of one replica: taken before a request starts, settled when it ends.
 
-While the store is away, or learns what it has forgotten, a replica goes by its part of each limit: of rates and concurrency
-limit / replicas, of budgets `GRACE` of the whole / replicas, and no more than it knows to be
-left. So all replicas together never spend more than the grace over a budget.
+While the store is away, or learns what it has forgotten, a replica goes by its part of each
+limit: of rates and concurrency limit / replicas, of budgets `GRACE` of the whole / replicas, and
+no more than it knows to be left. So all replicas together never spend more than the grace over
+a budget.
 """
 
 from __future__ import annotations

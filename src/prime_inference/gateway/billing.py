@@ -46,13 +46,14 @@ _encode = msgspec.json.Encoder().encode
 class Account:
     """The bill and the hold of one request."""
 
-    __slots__ = ("_billing", "_operation", "bill", "hold")
+    __slots__ = ("_billing", "_model", "_operation", "bill", "hold")
 
     def __init__(
-        self, billing: Billing, operation: Operation, bill: Bill, hold: Hold | None
+        self, billing: Billing, operation: Operation, model: Model, bill: Bill, hold: Hold | None
     ) -> None:
         self._billing = billing
         self._operation = operation
+        self._model = model
         self.bill = bill
         self.hold = hold
 
@@ -72,12 +73,21 @@ class Account:
         self._billing.close(self, self._whole_usage(generation))
 
     def _whole_usage(self, generation: Generation) -> Generation:
-        """Its prompt estimated, where something was generated and the engine told of no prompt."""
+        """Its prompt estimated, where something was generated and the engine told of no prompt;
+        what no such request can use cut off."""
         usage = generation.usage
-        if usage.source != "counted" or usage.prompt_tokens:
-            return generation
-        prompt = estimated_tokens(self._operation.content)
-        return structs.replace(generation, usage=structs.replace(usage, prompt_tokens=prompt))
+        if usage.source == "counted" and not usage.prompt_tokens:
+            prompt = estimated_tokens(self._operation.content)
+            usage = structs.replace(usage, prompt_tokens=prompt)
+        prompt, completion = bounds(self._operation, self._model)
+        if usage.prompt_tokens > prompt or usage.completion_tokens > completion:
+            usage = structs.replace(
+                usage,
+                prompt_tokens=min(usage.prompt_tokens, prompt),
+                completion_tokens=min(usage.completion_tokens, completion),
+                source="counted",
+            )
+        return generation if usage is generation.usage else structs.replace(generation, usage=usage)
 
 
 class Billing:
@@ -118,7 +128,7 @@ class Billing:
         if limits or any(each.tokens_per_second for each in run.reserved):
             hold = await self._hold(run, model, price, limits)
         bill = Bill(self._outbox, price, run.reserved)
-        run.account = Account(self, run.operation, bill, hold)
+        run.account = Account(self, run.operation, model, bill, hold)
         run.operation = structs.replace(run.operation, cache_salt=self._salts.of(key.tenant))
 
     async def _hold(
@@ -216,19 +226,26 @@ def charging(run: Run, now: Callable[[], float]) -> Callable[[Usage], float | No
     return charge
 
 
+def bounds(operation: Operation, model: Model) -> tuple[int, int]:
+    """Prompt and completion tokens that no such request can pass, whatever is in it."""
+    if operation.route == "embeddings":
+        return model.context_tokens * max(1, operation.inputs), 0
+    completion = operation.token_limit or min(model.max_output_tokens, model.context_tokens)
+    return model.context_tokens * operation.choices, completion * operation.choices
+
+
 def most_tokens(operation: Operation, model: Model) -> tuple[int, int]:
-    """Prompt and completion tokens that a request can use at most.
+    """Prompt and completion tokens that a request can use at most: what is held.
 
     No tokenizer makes more tokens of a text than it has bytes.
     """
+    prompt, completion = bounds(operation, model)
     written = len(_encode(operation.content)) + len(_encode(operation.parameters))
+    if operation.route == "embeddings":
+        return min(written, prompt), 0
     if "image" in model.modalities:
         written += _image_tokens(operation, model)
-    prompt = min(written + TEMPLATE_TOKENS, model.context_tokens)
-    if operation.route == "embeddings":
-        return min(written, model.context_tokens * max(1, operation.inputs)), 0
-    completion = operation.token_limit or min(model.max_output_tokens, model.context_tokens)
-    return prompt * operation.choices, completion * operation.choices
+    return min((written + TEMPLATE_TOKENS) * operation.choices, prompt), completion
 
 
 def _image_tokens(operation: Operation, model: Model) -> int:

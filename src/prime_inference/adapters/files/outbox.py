@@ -137,7 +137,7 @@ class FileOutboxReader:
         self._kept = _aside(folder)
 
     def oldest(self, most: int) -> Sequence[tuple[int, UsageEvent]]:
-        found = []
+        found: list[tuple[int, UsageEvent]] = []
         files = _files(self._folder)
         if not files:
             return found
