@@ -191,7 +191,7 @@ async def billing_parts(
         nouns = [
             *(noun(accounts, names, time.time) for noun in NOUNS),
             BookOperations(accounts, ledger, verifier, names, time.time, outbox.set_aside),
-            ReservationOperations(accounts, ledger, names, fleet, _from_threads(speed), time.time),
+            ReservationOperations(accounts, names, fleet, _from_threads(speed), time.time),
         ]
         admin = AdminApi(nouns, directory, admin_key(state_dir))
         charges = ReservationCharges(

@@ -13,14 +13,15 @@ from prime_inference.adapters.sql import statements
 from prime_inference.adapters.sql.accounts import SqlAccounts
 from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
+from prime_inference.billing.reservation_charges import charge_of
 from prime_inference.domain import keys as api_keys
 from prime_inference.domain.accounts import Role, Tenant
 from prime_inference.domain.errors import PermissionDenied
 from prime_inference.domain.keys import Scope
 from prime_inference.domain.limits import MOST_AMOUNT, Limit, LimitKind
 from prime_inference.domain.reservations import Period, Reservation
-from prime_inference.ports.accounts import AccountExists, UnknownAccount
-from prime_inference.ports.ledger import Transfer, TransferKind
+from prime_inference.ports.accounts import AccountExists, CannotPay, UnknownAccount
+from prime_inference.ports.ledger import CASH, Transfer, TransferKind, tenant_account
 from tests.billing.samples import price
 
 from .conftest import OpenDatabase
@@ -203,6 +204,53 @@ def test_a_team_is_billed_by_its_members_only(accounts: SqlAccounts):
         with pytest.raises(PermissionDenied):
             directory.billed_to(key, "team_9")
     assert directory.billed_to(key, "user_ann") is key
+
+
+def test_no_two_reservations_of_a_prepaid_tenant_are_promised_the_same_money(
+    open_database: OpenDatabase, database: Database
+):
+    stores = [SqlAccounts(open_database()) for _ in range(3)]
+    with_team(stores[0])
+    stores[0].set_payment("team_1", "prepaid", "admin", 1.0)
+    ledger = SqlLedger(database)
+    credit = Transfer("team_1", "c1", "credit", CASH, tenant_account("team_1"), 100, 1)
+    ledger.transfer(credit)
+    made: list[Reservation] = []
+    refused: list[int] = []
+
+    def reserve(store: SqlAccounts, thread: int) -> None:
+        for number in range(3):
+            begins = 10.0 + 10**9 * (number % 2)  # also those to come
+            wanted = Reservation(
+                f"res_{thread}_{number}", "team_1", "m", 1, begins, 30, Period.HOUR, 9.0
+            )
+            try:
+                store.add_reservation(wanted, "eve")
+                made.append(wanted)
+            except CannotPay as error:
+                refused.append(error.left)
+
+    threads = [
+        threading.Thread(target=reserve, args=(store, number))
+        for number, store in enumerate(stores)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(made), refused) == (3, [10] * 6)
+    free = Reservation("res_free", "team_1", "m", 1, 10.0, 0, Period.HOUR, 9.0)
+    stores[0].add_reservation(free, "eve")
+    ledger.transfer(charge_of(made[0], 0))  # is in the balance, and counted no more
+    dear = replace(free, id="res_dear", price=11)
+    with pytest.raises(CannotPay) as caught:
+        stores[0].add_reservation(dear, "eve")
+    assert caught.value.left == 10
+    last = replace(dear, price=10)
+    stores[0].end_reservation(made[1].id, made[1].starts_at, "eve", 2.0)  # costs nothing any more
+    stores[0].add_reservation(last, "eve")
+    stores[0].add_reservation(replace(free, id="res_last", price=30), "eve")
+    stores[0].add_reservation(replace(free, id="ann", tenant="user_ann", price=9**9), "eve")
 
 
 def test_a_reservation_is_loaded_as_it_was_and_ends_when_it_is_told_to(accounts: SqlAccounts):

@@ -29,8 +29,7 @@ from prime_inference.domain.reservations import (
 )
 from prime_inference.domain.suggestions import did_you_mean
 from prime_inference.gateway.reservations_api import reservation_object
-from prime_inference.ports.accounts import Accounts, UnknownAccount
-from prime_inference.ports.ledger import Ledger, tenant_account
+from prime_inference.ports.accounts import Accounts, CannotPay, UnknownAccount
 
 Fleet = Callable[[], Sequence[Deployment]]
 
@@ -61,14 +60,12 @@ class ReservationOperations:
     def __init__(
         self,
         accounts: Accounts,
-        ledger: Ledger,
         names: Callable[[], AllNames],
         fleet: Fleet,
         speed: Speed,
         wall_clock: Callable[[], float],
     ) -> None:
         self._accounts = accounts
-        self._ledger = ledger
         self._names = names
         self._fleet = fleet
         self._speed = speed
@@ -121,9 +118,14 @@ class ReservationOperations:
             tokens_per_second=wanted.tokens_per_second,
         )
         self._require_speed(reservation, self._require_room(reservation))
-        self._require_money(reservation)
         answer = self._object(reservation)
-        self._accounts.add_reservation(reservation, call.actor)
+        try:
+            self._accounts.add_reservation(reservation, call.actor)
+        except CannotPay as error:
+            raise BudgetExceeded(
+                f"A period costs ${usd_text(price)}; the wallet has ${usd_text(error.left)} beside"
+                " the first periods of other reservations."
+            ) from error
         return answer
 
     def end(self, call: Call) -> object:
@@ -204,17 +206,6 @@ class ReservationOperations:
                 f" {wanted}: that takes {enough}.",
                 param="tokens_per_second",
                 details={"carries_tokens_per_second": round(known, 1), "slots": enough},
-            )
-
-    def _require_money(self, reservation: Reservation) -> None:
-        """Raises BudgetExceeded if its tenant is prepaid and has not the first period's price."""
-        tenants = self._accounts.load().tenants
-        if not any(each.id == reservation.tenant and each.payment == "prepaid" for each in tenants):
-            return
-        left = self._ledger.balance(tenant_account(reservation.tenant))
-        if left < reservation.price:
-            raise BudgetExceeded(
-                f"A period costs ${usd_text(reservation.price)}; the wallet has ${usd_text(left)}."
             )
 
     def _find(self, reservation_id: str) -> Reservation:

@@ -24,6 +24,14 @@ class AccountExists(Exception):
     """There is one of that name, or that version."""
 
 
+class CannotPay(Exception):
+    """A prepaid tenant has less than that costs; `left` nanodollars."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__(f"{left} nanodollars are left")
+        self.left = left
+
+
 class Accounts(Protocol):
     """Every change is one transaction with its entry in the audit log.
 
@@ -48,7 +56,11 @@ class Accounts(Protocol):
     def add_price(self, price: Price, actor: str, now: float) -> None: ...
     def add_limit(self, limit: Limit, actor: str, now: float) -> None: ...
     def remove_limit(self, limit_id: str, actor: str, now: float) -> None: ...
-    def add_reservation(self, reservation: Reservation, actor: str) -> None: ...
+
+    def add_reservation(self, reservation: Reservation, actor: str) -> None:
+        """Raises CannotPay where its tenant is prepaid and has not its first period's price,
+        beside those of its others that are not paid yet."""
+        ...
 
     def end_reservation(self, reservation_id: str, ends_at: float, actor: str, now: float) -> None:
         """It ends at that time, whatever its end was."""

@@ -17,7 +17,13 @@ from prime_inference.domain.keys import ApiKey, EarlierText, Scope
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.prices import Price
 from prime_inference.domain.reservations import Period, Reservation
-from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
+from prime_inference.ports.accounts import (
+    AccountExists,
+    AccountsUnavailable,
+    CannotPay,
+    UnknownAccount,
+)
+from prime_inference.ports.ledger import tenant_account
 
 MICRO = 1_000_000
 TENANT = ("id", "kind", "name", "slug", "created_at", "payment", "payment_changes")
@@ -147,6 +153,7 @@ class SqlAccounts:
             "reservation.create", reservation.id, actor, reservation.created_at, row[1:]
         ) as transaction:
             _require_tenant(transaction, reservation.tenant)
+            _require_money(transaction, reservation)
             transaction.insert_new("reservation", RESERVATION, [row])
 
     def end_reservation(self, reservation_id: str, ends_at: float, actor: str, now: float) -> None:
@@ -197,6 +204,19 @@ def _require_tenant(transaction: Transaction, tenant: str, kind: str | None = No
     rows = transaction.rows("SELECT kind FROM tenant WHERE id = :id", id=tenant)
     if not rows or kind not in (None, rows[0][0]):
         raise UnknownAccount(f"there is no {kind or 'tenant'} {tenant}")
+
+
+def _require_money(transaction: Transaction, reservation: Reservation) -> None:
+    """Raises CannotPay; changes wait for one another, so none is promised the same money."""
+    tenant = reservation.tenant
+    (payment,) = transaction.rows("SELECT payment FROM tenant WHERE id = :id", id=tenant)
+    if payment[0] != "prepaid":
+        return
+    balance = transaction.rows(statements.BALANCE, account=tenant_account(tenant))
+    unpaid = transaction.rows(statements.FIRST_PERIODS_UNPAID, tenant=tenant)
+    left = sum(int(amount) for (amount,) in balance) - sum(int(price) for (price,) in unpaid)
+    if left < reservation.price:
+        raise CannotPay(left)
 
 
 def _shown(key: ApiKey) -> dict[str, object]:

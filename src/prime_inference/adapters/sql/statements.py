@@ -97,6 +97,14 @@ PERIODS_PAID = """
 SELECT count(*) FROM transfer
 WHERE tenant = :tenant AND kind <> 'usage' AND kind = 'reservation' AND about = :about
 """
+FIRST_PERIODS_UNPAID = """
+SELECT price FROM reservation
+WHERE tenant = :tenant AND (ends_at IS NULL OR ends_at > starts_at) AND NOT EXISTS (
+    SELECT 1 FROM transfer
+    WHERE transfer.tenant = reservation.tenant AND kind <> 'usage' AND kind = 'reservation'
+    AND about = reservation.id
+)
+"""
 IN_OR_OUT = "(CASE WHEN credit = 'tenant:' || tenant THEN 1 ELSE -1 END) * "
 PAID = f"""
 SELECT tenant, {", ".join(halves("amount", IN_OR_OUT))}
