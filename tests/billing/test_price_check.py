@@ -81,6 +81,27 @@ def test_a_discount_is_no_fraction_and_not_everything(percent: float, doubtful: 
     assert bool(preview(price(batch_discount=round(percent * 100)), None).doubts) is doubtful
 
 
+@pytest.mark.parametrize(
+    ("percent", "before", "doubtful"),
+    [
+        (0, 90, True),
+        (0, 1, True),
+        (50, 90, False),
+        (90, 50, False),
+        (90, 0, False),
+        (5, 99.5, True),
+    ],
+)
+def test_a_discount_that_was_left_out_is_doubted_and_flex_is_in_the_preview(
+    percent: float, before: float, doubtful: bool
+):
+    new, old = (price(batch_discount=round(each * 100)) for each in (percent, before))
+    assert bool(preview(new, old).doubts) is doubtful
+    told = preview(new, price(batch_discount=9000))
+    assert ", as flex $" in str(told)
+    assert str(told).endswith("(now $0.0002).")
+
+
 def test_what_is_cached_costs_no_more_than_what_is_not():
     assert preview(price(cached_prompt=1_000_001), None).doubts
 

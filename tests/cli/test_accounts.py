@@ -162,6 +162,15 @@ def test_what_goes_wrong_is_said_in_one_error(gateway: dict[str, Any], tmp_path:
     assert nobody["error"]["code"] == "nothing_answers"
 
 
+@pytest.mark.parametrize("days", ["inf", "nan", "-1", "1e9"])
+def test_no_key_ends_at_a_time_that_is_none(gateway: dict[str, Any], days: str):
+    home = {"HOME": str(gateway["state"]), "PRIME_STATE_DIR": str(gateway["state"])}
+    args = ["inference", "keys", "create", "k", "--team", "local", "--expires-in-days", days]
+    result = CliRunner().invoke(app, args, env=home)
+    assert result.exit_code != 0
+    assert isinstance(result.exception, SystemExit)  # no traceback
+
+
 def test_usage_as_csv_and_as_bars():
     rows = [
         {"day": "2026-01-01", "model": "a,b", "requests": 1, "cost_usd": "0.50"},

@@ -679,6 +679,20 @@ NOT_RIGHT: list[tuple[str, str, Any, int]] = [
     ("POST", "limits", {"kind": "wallet", "most_usd": "1"}, 400),
     ("POST", "limits", {"kind": "reserved_output_tokens_per_minute", "most": 1}, 400),
     ("PUT", "tenants/local/payment", {"payment": "later"}, 400),
+    ("POST", "prices", {**PRICE, "batch_discount_percent": 0.004}, 400),
+    ("POST", "teams", {"name": "x\0", "slug": "x"}, 400),
+    ("POST", "teams", {"name": "x\u202ey", "slug": "x"}, 400),
+    ("POST", "teams", {"name": "x", "slug": "a\n"}, 400),
+    ("POST", "keys", {"tenant": "local", "name": "x\x1b[2J"}, 400),
+    ("POST", "credits", {"tenant": "local", "amount_usd": "1", "reference": "r\n"}, 400),
+    (
+        "POST",
+        "credits",
+        {"tenant": "local", "amount_usd": "1", "reference": "r", "memo": "\0"},
+        400,
+    ),
+    ("GET", "usage?tenant=%00", None, 400),
+    ("GET", "wallet/%00", None, 400),
     ("PUT", "tenants/nobody/payment", {"payment": "prepaid"}, 404),
     ("POST", "credits", {"tenant": "local", "amount_usd": "-1", "reference": "r"}, 400),
     ("POST", "teams", {"name": "x", "slug": "Not A Slug"}, 400),
@@ -760,6 +774,24 @@ async def test_a_change_that_cannot_be_shown_is_not_made(
         refused = await gateway.admin_response("POST", path, body)
         assert refused.status_code == 400, path
     assert (await gateway.admin("GET", "audit"))["entries"] == before
+
+
+@pytest.mark.parametrize("path", ["usage?key=%00", "usage?model=%00", "generation?id=a%00"])
+async def test_what_no_database_holds_is_asked_of_none(gateway: RunningGateway, path: str):
+    """Postgres has no NUL in a text, and said so in a way that looked like its absence."""
+    refused = await gateway.get(f"/{path}")
+    assert refused.status_code == 400
+    assert "unprintable" in refused.json()["error"]["message"]
+
+
+async def test_a_limit_beyond_the_greatest_is_told_in_what_it_was_given_in(
+    gateway: RunningGateway,
+):
+    for amount, told in (({"most_usd": "99999999"}, "$4503599.62"), ({"most": 2**53}, str(2**52))):
+        kind = "budget_daily" if "most_usd" in amount else "concurrency"
+        refused = await gateway.admin_response("POST", "limits", {"kind": kind, **amount})
+        assert refused.status_code == 400
+        assert told in refused.json()["error"]["message"]
 
 
 RESERVE = {"tenant": "local", "model": MODEL, "slots": 1, "price_usd": "1"}

@@ -167,7 +167,7 @@ async def test_flex_spends_a_budget_at_its_own_price_until_it_is_hit(gateway: Ru
 async def test_without_a_discount_flex_costs_and_holds_what_others_do(
     gateway: RunningGateway, discount: dict[str, Any]
 ):
-    await gateway.admin("POST", "prices", {**PRICE, **discount})
+    await gateway.admin("POST", "prices", {**PRICE, **discount, "confirm": True})
     tenant, own = await team(gateway)
     async with asyncio.timeout(10):
         while True:

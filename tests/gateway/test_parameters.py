@@ -313,9 +313,18 @@ async def test_parts_that_a_model_cannot_take_are_refused_by_their_place(
         "http://127.0.0.1:8001/metrics",
         "file:///etc/passwd",
         "data:text/html,<script>",
+        "data:text/html;base64,iVBORw0KGgo=",
+        "data:image/svg+xml;base64,PHN2Zy8+",
+        "data:image/png,raw",
+        "data:image/png;base64",
+        "data:image/png;base64,",
+        "data:image/png;base64,!!!!",
+        "data:image/png;base64,iVBORw0KGg",
+        "data:image/png;base64,http://127.0.0.1:8998/",
+        "data:image/../../png;base64,iVBORw0KGgo=",
     ],
 )
-async def test_the_gateway_has_no_engine_fetch_an_address(
+async def test_an_image_is_data_of_a_known_type_and_no_address(
     gateway: RunningGateway, engine: MockEngine, url: str
 ):
     part = {"type": "image_url", "image_url": {"url": url}}

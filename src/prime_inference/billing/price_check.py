@@ -36,14 +36,16 @@ class Preview:
     doubts: tuple[str, ...]
     sample_cost: int  # nanodollars of SAMPLE
     previous_sample_cost: int | None
+    flex_cost: int | None = None  # of the same; None: there is no batch discount, nor was one
+    previous_flex_cost: int | None = None
 
     def __str__(self) -> str:
-        before = "" if self.previous_sample_cost is None else (
-            f" (now ${usd_text(self.previous_sample_cost)})"
+        flex = "" if self.flex_cost is None else (
+            f", as flex {_shown(self.flex_cost, self.previous_flex_cost)}"
         )  # fmt: skip
         return (
             f"{SAMPLE.prompt_tokens} prompt and {SAMPLE.completion_tokens} completion tokens"
-            f" would cost ${usd_text(self.sample_cost)}{before}."
+            f" would cost {_shown(self.sample_cost, self.previous_sample_cost)}{flex}."
         )
 
     def confirmed(self) -> None:
@@ -64,10 +66,13 @@ def preview(price: Price, previous: Price | None) -> Preview:
         raise InvalidRequest("No token costs more than a dollar: $1000000 per million.")
     if price.request > MOST_REQUEST:
         raise InvalidRequest("No request costs more than $1000: $1000000 per thousand.")
+    discounted = price.batch_discount or (previous is not None and previous.batch_discount)
     return Preview(
         tuple(_doubts(price, previous)),
         cost(SAMPLE, price),
         None if previous is None else cost(SAMPLE, previous),
+        cost(SAMPLE, price, batch=True) if discounted else None,
+        cost(SAMPLE, previous, batch=True) if discounted and previous is not None else None,
     )
 
 
@@ -86,10 +91,19 @@ def _doubts(price: Price, previous: Price | None) -> Iterator[str]:
     if price.cached_prompt > price.prompt:
         yield "cached prompt costs more than prompt."
     yield from _request_doubts(price.request, getattr(previous, "request", 0))
-    if price.batch_discount == BASIS_POINTS:
-        yield "batch discount 100 % makes batches free."
-    elif 0 < price.batch_discount < LOWEST_DISCOUNT:
-        yield f"batch discount {price.batch_discount / 100} % is next to nothing: is it a fraction?"
+    yield from _discount_doubts(price.batch_discount, getattr(previous, "batch_discount", 0))
+
+
+def _discount_doubts(discount: int, before: int) -> Iterator[str]:
+    shown = f"batch discount {discount / 100} %"
+    if discount == BASIS_POINTS:
+        yield f"{shown} makes batches free."
+    elif 0 < discount < LOWEST_DISCOUNT:
+        yield f"{shown} is next to nothing: is it a fraction?"
+    elif before and not discount:
+        yield f"{shown} was {before / 100} %: flex would cost as much as everything else."
+    elif _far(BASIS_POINTS - discount, BASIS_POINTS - before):
+        yield f"{shown} was {before / 100} %: flex would be over {MOST_CHANGE} times apart."
 
 
 def _request_doubts(rate: int, before: int) -> Iterator[str]:
@@ -102,6 +116,10 @@ def _request_doubts(rate: int, before: int) -> Iterator[str]:
         yield f"{shown} is over a dollar each: is it a price per million?"
     elif rate and _far(rate, before):
         yield f"{shown} was ${usd_text(before)}: over {MOST_CHANGE} times apart."
+
+
+def _shown(cost: int, before: int | None) -> str:
+    return f"${usd_text(cost)}" + ("" if before is None else f" (now ${usd_text(before)})")
 
 
 def _far(rate: int, before: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,13 @@ from typing import Any
 import httpx
 import msgspec
 
-from prime_inference.cli.failures import AnswerMalformed, NoApiKey, NothingAnswers, ServerRefused
+from prime_inference.cli.failures import (
+    AnswerMalformed,
+    NoApiKey,
+    NothingAnswers,
+    ServerRefused,
+    WrongUsage,
+)
 from prime_inference.cli.folders import state_folder
 from prime_inference.cli.replies import error_object
 from prime_inference.cli.terminal import Column, Terminal
@@ -115,6 +122,9 @@ def _refusal(response: httpx.Response, document: Any) -> ServerRefused:
 
 
 def _given(body: Row) -> Row:
+    for name, value in body.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise WrongUsage(f"{name} is a number, not {value}.")
     return {name: value for name, value in body.items() if value is not None}
 
 

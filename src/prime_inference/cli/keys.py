@@ -17,6 +17,7 @@ KEYS = json_help(f"{{keys: [{ONE}], total_count}}")
 MADE = json_help(f"{ONE}, and key: the key's text, which is never shown again")
 KEY = json_help(ONE)
 DAY_S = 86_400
+MOST_DAYS = 10 * 366  # ten years, as the API has it
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="API keys over their life.")
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id, not its text.")]
@@ -65,7 +66,8 @@ def create(
         str | None, typer.Option("--spend-cap", metavar="USD", help="Most it may ever spend.")
     ] = None,
     expires_in_days: Annotated[
-        float | None, typer.Option("--expires-in-days", min=0, help="When it ends by itself.")
+        float | None,
+        typer.Option("--expires-in-days", min=0, max=MOST_DAYS, help="When it ends by itself."),
     ] = None,
     new_model: NewModel = False,
     output: TableOrJson = "table",
@@ -101,6 +103,7 @@ def rotate(
         typer.Option(
             "--overlap-hours",
             min=0,
+            max=MOST_DAYS * 24,
             help="How long the present text still works; 0 ends every earlier text at once.",
         ),
     ] = 24.0,

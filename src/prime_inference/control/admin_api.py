@@ -9,7 +9,7 @@ import hmac
 import logging
 import re
 from collections.abc import Iterable
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import msgspec
 
@@ -24,6 +24,7 @@ from prime_inference.domain.errors import (
     MethodNotAllowed,
     NotFound,
 )
+from prime_inference.gateway.account_api import query_of
 from prime_inference.ports.accounts import AccountExists, AccountsUnavailable, UnknownAccount
 from prime_inference.ports.ledger import LedgerUnavailable, TransferConflict, TransferRefused
 from prime_inference.wire.http import Reply, Request
@@ -65,10 +66,12 @@ class AdminApi:
 
     async def _answer(self, request: Request) -> bytes:
         actor = self._authenticate(request)
-        query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+        query, path = query_of(request), unquote(request.path)
+        if not path.isprintable():
+            raise InvalidRequest("The path holds an unprintable character.")
         allowed = []
         for method, pattern, operation in self._routes:
-            found = pattern.fullmatch(unquote(request.path))
+            found = pattern.fullmatch(path)
             if found is None:
                 continue
             if method == request.method:

@@ -59,3 +59,11 @@ def moment_of(text: str, param: str) -> float:
         return moment(text)
     except ValueError as error:
         raise InvalidRequest(f"'{param}': {error}.", param=param) from None
+
+
+def basis_points(percent: float, param: str) -> int:
+    """Hundredths of a percent. Raises InvalidRequest for what is finer."""
+    points = round(percent * 100)
+    if abs(points - percent * 100) > 1e-6:  # binary fractions have no hundredths
+        raise InvalidRequest(f"'{param}' has at most two decimals.", param=param)
+    return points

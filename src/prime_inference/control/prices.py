@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prime_inference.billing.price_check import preview
 from prime_inference.control.account_operations import AccountOperations
-from prime_inference.control.calls import Call, Routes, moment_of
+from prime_inference.control.calls import Call, Routes, basis_points, moment_of
 from prime_inference.control.requests import NewPrice
 from prime_inference.domain.errors import InvalidRequest
 from prime_inference.domain.moments import iso
@@ -52,7 +52,7 @@ def price_of(wanted: NewPrice, version: int, now: float) -> Price:
         completion=rate(wanted.completion),
         reasoning=rate(wanted.reasoning or wanted.completion),
         request=nanodollars(wanted.request),  # dollars per 10³, in picodollars each: × 10⁹ too
-        batch_discount=round(wanted.batch_discount_percent * 100),
+        batch_discount=basis_points(wanted.batch_discount_percent, "batch_discount_percent"),
     )
 
 

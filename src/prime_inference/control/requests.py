@@ -9,9 +9,13 @@ from msgspec import Meta, Struct
 from prime_inference.domain.accounts import Payment, Role
 from prime_inference.domain.limits import LimitKind
 
-Name = Annotated[str, Meta(min_length=1, max_length=100)]
-Id = Annotated[str, Meta(min_length=1, max_length=100)]
-Slug = Annotated[str, Meta(pattern=r"^[a-z0-9](-?[a-z0-9]){0,59}$")]
+ON_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*\Z"
+"""No control characters, nor what reverses the text around it: it is shown in terminals, and
+Postgres holds no NUL."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=ON_ONE_LINE)]
+Id = Annotated[str, Meta(min_length=1, max_length=100, pattern=ON_ONE_LINE)]
+Slug = Annotated[str, Meta(pattern=r"^[a-z0-9](-?[a-z0-9]){0,59}\Z")]
 Usd = Annotated[str, Meta(min_length=1, max_length=40)]
 Seconds = Annotated[float, Meta(ge=0, le=10 * 366 * 86_400)]
 Names = Annotated[list[Id], Meta(max_length=100)]
@@ -80,5 +84,7 @@ class NewTransfer(Struct, forbid_unknown_fields=True):
     tenant: Id
     amount_usd: Usd
     reference: Id
-    memo: Annotated[str, Meta(max_length=500)] = ""
-    about: Annotated[str, Meta(max_length=100)] = ""  # the generation that is adjusted
+    memo: Annotated[str, Meta(max_length=500, pattern=ON_ONE_LINE)] = ""
+    about: Annotated[str, Meta(max_length=100, pattern=ON_ONE_LINE)] = (
+        ""  # the generation that is adjusted
+    )

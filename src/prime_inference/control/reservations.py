@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from prime_inference.control.calls import Call, Routes, moment_of, new_id
+from prime_inference.control.calls import Call, Routes, basis_points, moment_of, new_id
 from prime_inference.control.names import Names as AllNames
 from prime_inference.control.requests import Id, Names, Usd
 from prime_inference.domain.errors import BudgetExceeded, InvalidRequest, ModelNotFound
@@ -114,7 +114,7 @@ class ReservationOperations:
             datacenters=frozenset(wanted.datacenters),
             ends_at=ends_at,
             spill=wanted.spill,
-            token_discount=round(wanted.token_discount_percent * 100),
+            token_discount=basis_points(wanted.token_discount_percent, "token_discount_percent"),
             tokens_per_second=wanted.tokens_per_second,
         )
         self._require_speed(reservation, self._require_room(reservation))

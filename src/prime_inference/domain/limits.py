@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
 
+from prime_inference.domain.money import usd_text
+
 EPOCH = date(1970, 1, 1)
 DAY_S = 86_400.0
 MOST_AMOUNT = (
@@ -54,7 +56,8 @@ class Limit:
 
     def __post_init__(self) -> None:
         if not 0 <= self.most <= MOST_AMOUNT:
-            raise ValueError(f"a limit is between 0 and {MOST_AMOUNT}")
+            most = f"${usd_text(MOST_AMOUNT)}" if self.kind.is_budget else MOST_AMOUNT
+            raise ValueError(f"a limit is between 0 and {most}")
 
     def matches(self, key_id: str, tenant: str, model: str) -> bool:
         """Whether a request of that key, billed to that tenant, for that model counts."""

@@ -70,7 +70,7 @@ class AccountApi:
 
     def _endpoint(self, answer: Callable[[ApiKey, dict[str, str]], Awaitable[Any]]) -> Endpoint:
         async def endpoint(request: Request, reply: Reply, request_id: str) -> None:
-            query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+            query = query_of(request)
             key = self._auth.authenticate(request, team=query.get("teamId"))
             try:
                 body = msgspec.json.encode(await answer(key, query))
@@ -137,6 +137,17 @@ class AccountApi:
         where = replace(where, first_day=first, last_day=window_last_day(kind, first))
         (total,) = await asyncio.to_thread(self._ledger.usage, (), where)
         return total.cost
+
+
+def query_of(request: Request) -> dict[str, str]:
+    """The last value of each parameter. Raises InvalidRequest for what no database holds."""
+    query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+    for name, value in query.items():
+        if not value.isprintable():
+            raise InvalidRequest(
+                f"'{name[:100]}' holds an unprintable character.", param=name[:100]
+            )
+    return query
 
 
 def limit_object(limit: Limit, now: float) -> dict[str, object]:

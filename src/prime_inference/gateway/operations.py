@@ -7,6 +7,7 @@ the deployment that was chosen. A parameter at the value that changes nothing (`
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -82,6 +83,11 @@ COUNTS_ONE_PROMPT = frozenset({"llama.cpp"})
 """Engines whose usage is that of the first prompt of several: nobody could say what was used."""
 
 _TOLD_TIERS = {None: "", "auto": "default", "default": "default", "flex": FLEX}
+
+IMAGE_HEADS = frozenset(
+    f"data:image/{kind};base64" for kind in ("png", "jpeg", "jpg", "gif", "webp")
+)
+"""How an image begins. SVG is none: who draws it may fetch what it names."""
 
 REPLACED_BY = {
     "functions": "Use 'tools' instead.",
@@ -378,8 +384,23 @@ def _check_parts(parts: Iterable[object], index: int, model: Model) -> None:
             continue
         if "image" not in model.modalities:
             raise UnsupportedParameter(f"{model.id} takes no images.", param=param)
-        if not part.image_url.url.startswith("data:image/"):
-            raise UnsupportedParameter(
-                "An image is taken as a data: URL only; this server fetches nothing.",
-                param=f"{param}.image_url.url",
-            )
+        _check_image(part.image_url.url, f"{param}.image_url.url")
+
+
+def _check_image(url: str, param: str) -> None:
+    """Only what engines decode themselves, of a kind that names nothing to fetch."""
+    head, _, data = url.partition(",")
+    if not head.startswith("data:image/"):
+        raise UnsupportedParameter(
+            "An image is taken as a data: URL only; this server fetches nothing.", param=param
+        )
+    if head not in IMAGE_HEADS:
+        raise UnsupportedParameter(
+            f"An image is PNG, JPEG, GIF or WebP in base64, not {head[:50]!r}.", param=param
+        )
+    try:
+        image = binascii.a2b_base64(data.encode(), strict_mode=True)
+    except ValueError:
+        raise InvalidRequest("The image is no base64.", param=param) from None
+    if not image:
+        raise InvalidRequest("The image is empty.", param=param)
