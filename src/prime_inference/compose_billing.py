@@ -22,7 +22,7 @@ from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
 from prime_inference.adapters.sql.open import is_database, open_database
 from prime_inference.billing.holds import Holds
 from prime_inference.billing.outbox_lag import OutboxLag
-from prime_inference.billing.reservation_charges import ReservationCharges
+from prime_inference.billing.reservation_charges import HeldBackClock, ReservationCharges
 from prime_inference.billing.shipper import Shipper
 from prime_inference.compose_shipper import ShipperOrder, ShipperProcess, ShipperThread
 from prime_inference.control.admin_api import AdminApi
@@ -51,6 +51,7 @@ from prime_inference.gateway.reservation_status import ReservationView, reservat
 from prime_inference.gateway.reservations_api import ReservationsApi
 from prime_inference.ports.accounts import AccountExists
 from prime_inference.ports.catalog import Catalog
+from prime_inference.ports.clock import steady_clock
 from prime_inference.ports.ledger import Ledger, Transfer, UsageFilter
 from prime_inference.ports.limits import LimitStore
 from prime_inference.ports.outbox import Outbox
@@ -195,7 +196,11 @@ async def billing_parts(
         ]
         admin = AdminApi(nouns, directory, admin_key(state_dir))
         charges = ReservationCharges(
-            ledger, lambda: directory.current.reservations, time.time, _noting(accounts)
+            ledger,
+            lambda: directory.current.reservations,
+            HeldBackClock(time.time, steady_clock()),
+            _noting(accounts),
+            ledger.now,
         )
         lag = OutboxLag(outbox, asyncio.get_running_loop().time)
         tasks = [

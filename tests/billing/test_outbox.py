@@ -216,6 +216,11 @@ def cut(path: Path, share: float) -> None:
     os.truncate(path, int(path.stat().st_size * share))
 
 
+def lose(*paths: Path) -> None:
+    for path in paths:
+        path.unlink()
+
+
 DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "emptied": lambda log, cursor: cut(log, 0),
     "cut in the middle": lambda log, cursor: cut(log, 0.5),
@@ -223,9 +228,9 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "cursor no outbox reaches": lambda log, cursor: cursor.write_bytes(b"9" * 20),
     "cursor of bytes": lambda log, cursor: cursor.write_bytes(bytes(range(200, 220))),
     "cursor in a line": lambda log, cursor: cursor.write_bytes(b"%020d" % 77),
-    "cursor lost": lambda log, cursor: cursor.unlink(),
-    "log lost": lambda log, cursor: log.unlink(),
-    "all lost": lambda log, cursor: [path.unlink() for path in (log, cursor)],
+    "cursor lost": lambda log, cursor: lose(cursor),
+    "log lost": lambda log, cursor: lose(log),
+    "all lost": lambda log, cursor: lose(log, cursor),
     "others' files": lambda log, cursor: [
         shutil.copy(log, log.with_name(name)) for name in ("x.log", "0.log", f"{log.name}.log")
     ],

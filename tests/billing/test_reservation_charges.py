@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from prime_inference.adapters.sql.ledger import SqlLedger
-from prime_inference.billing.reservation_charges import ReservationCharges
+from prime_inference.billing.reservation_charges import (
+    BELIEVED_S,
+    HeldBackClock,
+    ReservationCharges,
+)
 from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.ports.ledger import REVENUE, tenant_account
 
@@ -41,3 +49,38 @@ def test_each_reservation_pays_for_itself(ledger: SqlLedger):
 def test_one_that_ended_before_it_began_costs_nothing(ledger: SqlLedger):
     never = Reservation("res_2", "team_1", "m", 1, 1000.0, 100, Period.HOUR, 1.0, ends_at=500.0)
     assert charges(ledger, 1e9, never) == 0
+
+
+def test_a_clock_that_slips_ahead_charges_nothing_that_has_not_begun(ledger: SqlLedger):
+    """It is believed once it has been ahead for long; one that goes back at once."""
+    steady, slipped = 0.0, 0.0
+    clock = HeldBackClock(lambda: 1000 + steady + slipped, lambda: steady)
+    charging = ReservationCharges(ledger, lambda: [ONE], clock)
+    assert charging.charge() == 1
+    for slipped in (48 * HOUR, 0.0, 2 * HOUR, 1.0):
+        for _ in range(4):
+            steady += 2
+            assert charging.charge() == 0
+            assert clock() <= 1000 + steady + slipped
+    slipped = 2 * HOUR
+    for _ in range(int(BELIEVED_S / 2)):
+        steady += 2
+        assert charging.charge() == 0
+    steady += 2
+    assert charging.charge() == 2
+    slipped = -HOUR
+    assert clock() == 1000 + steady - HOUR
+
+
+def test_no_period_is_charged_before_the_database_has_it(
+    ledger: SqlLedger, caplog: pytest.LogCaptureFixture
+):
+    assert abs(ledger.now() - time.time()) < 60
+    theirs = 1000 + 1.5 * HOUR
+    ahead = ReservationCharges(
+        ledger, lambda: [ONE], lambda: 1000 + 99 * HOUR, database_now=lambda: theirs
+    )
+    assert [ahead.charge(), ahead.charge()] == [2, 0]
+    assert caplog.text.count("differ by") == 1
+    theirs = 1000 + 2.5 * HOUR
+    assert ahead.charge() == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,7 @@ from prime_inference.adapters.sql.accounts import SqlAccounts
 from prime_inference.adapters.sqlite.database import SqliteDatabase
 from prime_inference.billing.holds import Holds
 from prime_inference.compose import BillingOptions
+from prime_inference.domain.errors import ReservationExhausted
 from prime_inference.domain.keys import ApiKey
 from prime_inference.domain.limits import Limit, LimitKind
 from prime_inference.domain.prices import Price
@@ -404,6 +407,28 @@ async def test_where_a_reservation_has_lost_all_its_slots_a_team_spills_or_is_to
     assert (await gateway.chat()).status_code == 200
 
 
+@contextmanager
+def billing_with(folder: Path, records: Records) -> Iterator[tuple[Billing, Holds]]:
+    """A gateway's billing that knows these records, and its holds."""
+    database = SqliteDatabase(folder / "none.db")
+    directory = LiveDirectory(SqlAccounts(database))
+    directory.current = Directory.of(records)
+
+    async def nothing(limit: Limit, window: int) -> int:
+        return 0
+
+    holds = Holds(MemoryLimits(lambda: 0.0), nothing)
+    outbox = FileOutbox(folder / "outbox")
+    yield Billing(directory, outbox, holds, CacheSalts(b"")), holds
+    outbox.close()
+    database.close()
+
+
+def asked() -> Run:
+    request = decode_chat_request(json.dumps(chat(max_tokens=1000)).encode(), SchemaBounds())
+    return Run("r", chat_operation(request), ApiKey("k", "t", b"", 0.0), 0.0, 1.0)
+
+
 @pytest.mark.parametrize("begun", [True, False])
 async def test_a_hold_is_as_large_as_where_the_request_may_be_served_is_dear(
     tmp_path: Path, begun: bool
@@ -414,27 +439,42 @@ async def test_a_hold_is_as_large_as_where_the_request_may_be_served_is_dear(
         completion=10**6, reasoning=10**6,
     )  # fmt: skip
     budget = Limit("b", LimitKind.BUDGET_TOTAL, 10**9, tenant="t")
-    database = SqliteDatabase(tmp_path / "none.db")
-    directory = LiveDirectory(SqlAccounts(database))
-    directory.current = Directory.of(
-        Records(prices=[price], limits=[budget], reservations=[reservation])
-    )
-
-    async def nothing(limit: Limit, window: int) -> int:
-        return 0
-
-    holds = Holds(MemoryLimits(lambda: 0.0), nothing)
-    outbox = FileOutbox(tmp_path / "outbox")
-    billing = Billing(directory, outbox, holds, CacheSalts(b""))
-    request = decode_chat_request(json.dumps(chat(max_tokens=1000)).encode(), SchemaBounds())
-    run = Run("r", chat_operation(request), ApiKey("k", "t", b"", 0.0), 0.0, 1.0)
-    await billing.admit(run, models()[0], lambda reservation: begun)
+    records = Records(prices=[price], limits=[budget], reservations=[reservation])
+    with billing_with(tmp_path, records) as (billing, _):
+        run = asked()
+        await billing.admit(run, models()[0], lambda reservation: begun)
     assert run.account is not None
     assert run.account.hold is not None
     (demand,) = run.account.hold.ask.demands
     assert (run.may_share, demand.amount >= 10**6) == ((False, False) if begun else (True, True))
-    outbox.close()
-    database.close()
+
+
+@pytest.mark.parametrize("order", [(1, 20), (20, 1)])
+async def test_where_all_reservations_owe_the_soonest_is_told_and_all_are_named(
+    tmp_path: Path, order: tuple[int, int]
+):
+    """Of twenty tokens a second and of one; each owes eighty."""
+    reservations = [
+        Reservation(
+            f"res_{rate}", "t", MODEL, 2, 0.0, 0, Period.HOUR, 0.0, spill=False,
+            tokens_per_second=rate,
+        )
+        for rate in order
+    ]  # fmt: skip
+    with billing_with(tmp_path, Records(reservations=reservations)) as (billing, holds):
+        for each in reservations:
+            assert each.output_limit is not None
+            hold = await holds.take(each.id, [each.output_limit], tokens=1, cost=0)
+            assert hold is not None
+            drawn = each.output_limit.most + 80
+            holds.settle(hold, tokens=1, cost=0, output=drawn, pool=each.pool)
+        await holds.drain()
+        with pytest.raises(ReservationExhausted) as caught:
+            await billing.admit(asked(), models()[0], lambda reservation: True)
+    assert caught.value.retry_after == pytest.approx(4)
+    assert caught.value.details["reservations"] == [each.id for each in reservations]
+    assert caught.value.details["tokens_per_second"] == 20
+    assert "res_20" in caught.value.headers["x-ratelimit-name"]
 
 
 async def test_gateways_draw_the_tokens_of_a_reservation_from_one_bucket(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prime_inference.domain.errors import (
     ApiError,
     BudgetExceeded,
@@ -51,6 +53,14 @@ def _output(limit: Limit, state: LimitState, now: float) -> ReservationExhausted
         },
         headers=_headers(limit, str(limit.most), str(state.left), state.wait_s),
     )
+
+
+def soonest(refusals: Sequence[ReservationExhausted]) -> ReservationExhausted:
+    """That of the reservation which has paid first, naming all of them."""
+    found = min(refusals, key=lambda each: each.retry_after or 0.0)
+    found.reservations = tuple(name for each in refusals for name in each.reservations)
+    found.details["reservations"] = list(found.reservations)
+    return found
 
 
 def _budget(limit: Limit, demand: Demand, state: LimitState, now: float) -> BudgetExceeded:

@@ -1,17 +1,20 @@
 """What reservations cost: one transfer for each period, as soon as it has begun.
 
 Every replica does this. The ledger takes each period once, so that it costs nothing but a
-look; one replica is enough, and whoever was down catches up.
+look; one replica is enough, and whoever was down catches up. What is charged stays charged, so a
+clock is believed only if it has been ahead for long, and never before the database's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from prime_inference.domain.reservations import Reservation, period_start, periods_due
 from prime_inference.ports.accounts import AccountsUnavailable
+from prime_inference.ports.clock import Clock
 from prime_inference.ports.ledger import (
     REVENUE,
     Ledger,
@@ -23,6 +26,8 @@ from prime_inference.ports.ledger import (
 
 log = logging.getLogger(__name__)
 
+BELIEVED_S = 600.0  # a clock that is set right stays so; one that slips is set back in minutes
+OFF_S = 5.0  # clocks of a fleet with NTP differ by milliseconds
 LOOK_S = 2.0  # as the directory: looking costs nothing while nothing is due
 MICRO = 1_000_000
 
@@ -48,20 +53,43 @@ def _what(reservation: Reservation) -> str:
     return f"{reservation.slots} slots{'' if rate is None else f', {rate} tokens/s'}"
 
 
+class HeldBackClock:
+    """A wall clock of which a step ahead is believed after `BELIEVED_S`, one back at once."""
+
+    def __init__(self, wall_clock: Callable[[], float], clock: Clock) -> None:
+        self._wall_clock = wall_clock
+        self._clock = clock
+        self._seen: deque[tuple[float, float]] = deque()  # when, and how far ahead of `clock`
+
+    def __call__(self) -> float:
+        now = self._clock()
+        ahead = self._wall_clock() - now
+        while self._seen and self._seen[-1][1] >= ahead:
+            self._seen.pop()  # no longer the least, nor will it be
+        self._seen.append((now, ahead))
+        while self._seen[0][0] < now - BELIEVED_S:
+            self._seen.popleft()
+        return now + self._seen[0][1]
+
+
 class ReservationCharges:
-    """Charges every period that has begun."""
+    """Charges every period that has begun, by `now` and by the database's clock if it is given;
+    both in seconds since the epoch."""
 
     def __init__(
         self,
         ledger: Ledger,
         reservations: Callable[[], Iterable[Reservation]],
-        wall_clock: Callable[[], float],
+        now: Callable[[], float],
         charged: Callable[[Transfer], None] = lambda transfer: None,
+        database_now: Callable[[], float] | None = None,
     ) -> None:
+        self._database_now = database_now or now
         self._charged = charged
         self._ledger = ledger
         self._reservations = reservations
-        self._now = wall_clock
+        self._now = now
+        self._is_off = False  # this machine's clock, as far as is known
         self._paid: dict[str, int] = {}  # periods that the ledger is known to have
 
     def charge(self) -> int:
@@ -72,6 +100,7 @@ class ReservationCharges:
             due = periods_due(reservation, now)
             if due <= self._paid.get(reservation.id, 0):
                 continue
+            due = periods_due(reservation, self._agreed(now))
             paid = self._ledger.periods_paid(reservation.tenant, reservation.id)
             for number in range(paid, due):
                 transfer = charge_of(reservation, number)
@@ -83,8 +112,17 @@ class ReservationCharges:
                 if fresh:
                     self._charged(transfer)
                     written += 1
-            self._paid[reservation.id] = due
+            self._paid[reservation.id] = max(paid, due)
         return written
+
+    def _agreed(self, now: float) -> float:
+        """What both this machine and the database say. Raises LedgerUnavailable."""
+        theirs = self._database_now()
+        is_off = abs(theirs - now) > OFF_S
+        if is_off and not self._is_off:
+            log.warning("the clocks here and at the database differ by %.0f s", abs(theirs - now))
+        self._is_off = is_off
+        return min(now, theirs)
 
     async def run(self) -> None:
         """Charge until cancelled."""

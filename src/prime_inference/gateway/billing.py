@@ -19,6 +19,7 @@ from prime_inference.accounts.live import LiveDirectory
 from prime_inference.billing.bill import Bill
 from prime_inference.billing.holds import Hold, Holds
 from prime_inference.billing.rating import most, most_reserved
+from prime_inference.billing.refusals import soonest
 from prime_inference.domain.errors import InternalFailure, ReservationExhausted
 from prime_inference.domain.generation import Generation
 from prime_inference.domain.limits import Limit
@@ -140,6 +141,7 @@ class Billing:
         """
         prompt, completion = most_tokens(run.operation, model)
         full = 0 if price is None else most(price, prompt, completion, batch=run.operation.flex)
+        refused: list[ReservationExhausted] = []
         while True:
             outputs = [limit for each in run.reserved if (limit := each.output_limit) is not None]
             cost = full if run.may_share else most_reserved(full, run.reserved)
@@ -153,9 +155,10 @@ class Billing:
                 )
             except ReservationExhausted as used_up:
                 run.over = used_up.over
+                refused.append(used_up)
                 left = [each for each in run.reserved if each.id not in used_up.reservations]
                 if not left and not run.may_share:
-                    raise
+                    raise soonest(refused) from None
                 run.reserved = tuple(left)
 
     def close(self, account: Account, generation: Generation) -> None:

@@ -118,6 +118,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def now(self) -> float:
+        """The database's clock, in seconds since the epoch."""
+        ...
+
     def balance(self, account: str) -> int:
         """Nanodollars; 0 for an account that nothing has moved to or from."""
         ...

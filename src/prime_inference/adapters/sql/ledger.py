@@ -103,6 +103,9 @@ class SqlLedger:
             raise TransferConflict(f"{transfer.kind} {transfer.reference} exists with other values")
         return False
 
+    def now(self) -> float:
+        return float(self._read(statements.NOW[self._database.dialect])[0][0])
+
     def balance(self, account: str) -> int:
         rows = self._read(statements.BALANCE, account=account)
         return int(rows[0][0]) if rows else 0

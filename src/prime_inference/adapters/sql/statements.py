@@ -78,6 +78,11 @@ GROUP BY account ORDER BY account
 ON CONFLICT (account) DO UPDATE SET amount = balance.amount + excluded.amount
 """
 
+NOW = {
+    "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400",
+    "postgres": "SELECT extract(epoch FROM clock_timestamp())",
+}
+"""Seconds since the epoch, in each dialect."""
 BALANCE = "SELECT amount FROM balance WHERE account = :account"
 TRANSFER = f"""
 SELECT {", ".join(TRANSFER_COLUMNS)} FROM transfer
