@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from prime_inference.billing.price_check import preview
+from prime_inference.billing.price_check import preview, require_usual_slot_price
 from prime_inference.domain.errors import InvalidRequest, PriceDoubtful
 from prime_inference.domain.money import nanodollars, rate
+from prime_inference.domain.reservations import Period
 
 from .samples import price
 
@@ -125,3 +126,28 @@ def test_the_preview_says_what_a_sample_would_cost():
     assert str(preview(price(), price(prompt=MILLION // 2))) == (
         "1000 prompt and 500 completion tokens would cost $0.002 (now $0.0015)."
     )
+
+
+@pytest.mark.parametrize(
+    ("usd", "slots", "period", "doubtful"),
+    [
+        ("12.5", 8, Period.HOUR, False),
+        ("9000", 64, Period.MONTH, False),
+        ("9000", 64, Period.HOUR, True),
+        ("12500000", 8, Period.HOUR, True),
+        ("0.0000125", 8, Period.HOUR, True),
+        ("0", 8, Period.HOUR, True),
+        ("800", 8, Period.HOUR, False),
+        ("0.01", 64, Period.MONTH, True),
+    ],
+)
+def test_a_reservation_s_price_is_looked_at_by_the_hour_of_a_slot(
+    usd: str, slots: int, period: Period, doubtful: bool
+):
+    if not doubtful:
+        require_usual_slot_price(nanodollars(usd), slots, period)
+        return
+    with pytest.raises(PriceDoubtful) as refused:
+        require_usual_slot_price(nanodollars(usd), slots, period)
+    assert "--confirm" in refused.value.message
+    assert f"for each {period}" in str(refused.value.details["preview"])

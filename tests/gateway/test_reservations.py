@@ -120,6 +120,17 @@ async def test_what_makes_no_sense_is_refused_by_name(gateway: RunningGateway):
     assert nobody.status_code == 404
 
 
+async def test_a_doubtful_price_is_made_when_it_is_confirmed(gateway: RunningGateway):
+    tenant, _ = await team(gateway)
+    wanted = {"tenant": tenant, "model": MODEL, "slots": 1, "price_usd": "100000"}
+    refused = await gateway.admin_response("POST", "reservations", wanted)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "price_doubtful")
+    assert "1 slots would cost $100000.00" in error["metadata"]["preview"]
+    assert (await gateway.admin("GET", "reservations"))["total_count"] == 0
+    await gateway.admin("POST", "reservations", {**wanted, "confirm": True})
+
+
 async def test_a_scheduled_reservation_has_no_slots_and_costs_nothing(gateway: RunningGateway):
     tenant, _ = await team(gateway)
     made = await reserve(gateway, tenant, 8, **{"from": "2100-01-01T00:00:00Z"})

@@ -14,6 +14,7 @@ from prime_inference.billing.rating import cost
 from prime_inference.domain.errors import InvalidRequest, PriceDoubtful
 from prime_inference.domain.money import usd_per_mtok, usd_text
 from prime_inference.domain.prices import BASIS_POINTS, Price
+from prime_inference.domain.reservations import Period
 from prime_inference.domain.usage import Usage
 
 LOWEST_RATE = 100  # $0.0001 per million tokens: a tenth of the cheapest cached prompt on sale
@@ -24,9 +25,15 @@ LOWEST_DISCOUNT = 100  # 1 %: what is less was typed as a fraction
 MOST_RATE = 10**12  # a dollar a token: a million tokens of it fit 9,000 times into a balance
 MOST_REQUEST = 10**15  # a thousand dollars a request
 MOST_CHANGE = 100  # no price of a model has moved by more at once; mistakes are 1,000 and more
+LOWEST_SLOT_HOUR = 100_000  # $0.0001: a thousandth of a share of the cheapest GPU's hour
+HIGHEST_SLOT_HOUR = 100_000_000_000  # $100: no GPU's hour costs that, and a slot is a part of one
+MONTH_HOURS = 730
 SAMPLE = Usage(prompt_tokens=1_000, completion_tokens=500)
 TOKEN_RATES = ("prompt", "cached_prompt", "completion", "reasoning")
 CONFIRM = "Send 'confirm': true (`prime inference prices set --confirm`) if that is meant."
+CONFIRM_SLOTS = (
+    "Send 'confirm': true (`prime inference reservations create --confirm`) if that is meant."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,22 @@ def preview(price: Price, previous: Price | None) -> Preview:
         None if previous is None else cost(SAMPLE, previous),
         cost(SAMPLE, price, batch=True) if discounted else None,
         cost(SAMPLE, previous, batch=True) if discounted and previous is not None else None,
+    )
+
+
+def require_usual_slot_price(price: int, slots: int, period: Period) -> None:
+    """Raises PriceDoubtful for a reservation's price of a period that looks like a mistake."""
+    hours = MONTH_HOURS if period is Period.MONTH else 1
+    of_one = price // (slots * hours)
+    if LOWEST_SLOT_HOUR <= of_one <= HIGHEST_SLOT_HOUR:
+        return
+    wrong = "more than any slot costs" if of_one > HIGHEST_SLOT_HOUR else "next to nothing"
+    shown = f"{slots} slots would cost ${usd_text(price)} for each {period} that begins"
+    doubt = f"That is ${usd_text(of_one)} for an hour of a slot: {wrong}."
+    raise PriceDoubtful(
+        f"{shown}. {doubt} {CONFIRM_SLOTS}",
+        param="price_usd",
+        details={"preview": f"{shown}.", "doubts": [doubt], "confirm": CONFIRM_SLOTS},
     )
 
 

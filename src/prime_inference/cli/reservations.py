@@ -110,6 +110,9 @@ def create(
             help="Off the token price of what its slots serve; 100: tokens are free.",
         ),
     ] = 100.0,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Make it although its price looks wrong.")
+    ] = False,
     output: TableOrJson = "table",
     plain: Plain = False,
 ) -> None:
@@ -136,6 +139,7 @@ def create(
         spill=spill,
         token_discount_percent=discount,
         tokens_per_second=tokens_per_second,
+        confirm=confirm,
         **times,
     )
     print_fields(Terminal(plain=plain), output, made)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from prime_inference.billing.price_check import require_usual_slot_price
 from prime_inference.control.calls import Call, Routes, basis_points, moment_of, new_id
 from prime_inference.control.names import Names as AllNames
 from prime_inference.control.requests import Id, Names, Usd
@@ -48,6 +49,7 @@ class NewReservation(Struct, forbid_unknown_fields=True, rename={"from_": "from"
     spill: bool = True
     token_discount_percent: Annotated[float, Meta(ge=0, le=100)] = 100.0
     tokens_per_second: Annotated[int, Meta(ge=1, le=MOST_TOKENS_PER_SECOND)] | None = None
+    confirm: bool = False  # make it although its price looks wrong
 
 
 class End(Struct, forbid_unknown_fields=True):
@@ -118,6 +120,8 @@ class ReservationOperations:
             tokens_per_second=wanted.tokens_per_second,
         )
         self._require_speed(reservation, self._require_room(reservation))
+        if not wanted.confirm:
+            require_usual_slot_price(price, wanted.slots, wanted.period)
         answer = self._object(reservation)
         try:
             self._accounts.add_reservation(reservation, call.actor)
