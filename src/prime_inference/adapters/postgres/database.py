@@ -104,12 +104,13 @@ class PostgresDatabase:
             with suppress(psycopg.Error):
                 if self._connection is not None:
                     self._connection.close()
-            self._connection = psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=CONNECT_S,
-                options=f"-c statement_timeout={self._statement_ms} -c client_min_messages=warning",
-            )
+            options = f"-c statement_timeout={self._statement_ms} -c client_min_messages=warning"
+            try:
+                self._connection = psycopg.connect(
+                    self._url, autocommit=True, connect_timeout=CONNECT_S, options=options
+                )
+            except psycopg.ProgrammingError:  # it repeats what it cannot read: passwords, too
+                raise psycopg.ProgrammingError("its URL is malformed") from None
         return self._connection
 
 
