@@ -20,6 +20,7 @@ from prime_inference.adapters.sql.database import Database
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate
 from prime_inference.adapters.sql.open import is_database, open_database
+from prime_inference.billing.clock_check import ClockCheck
 from prime_inference.billing.holds import Holds
 from prime_inference.billing.outbox_lag import OutboxLag
 from prime_inference.billing.reservation_charges import HeldBackClock, ReservationCharges
@@ -88,6 +89,7 @@ class BillingParts:
     admin: AdminApi
     outbox: Outbox
     lag: OutboxLag
+    clock: ClockCheck
     holds: Holds
     files: FileKeyStore
     fleet: Callable[[], Sequence[Deployment]]
@@ -133,6 +135,11 @@ class BillingParts:
             "prime_outbox_rewound",
             "How often the outbox was cut or older than its cursor, and shipped from its start.",
             lambda: self.outbox.rewound,
+        )
+        metrics.watch(
+            "prime_clock_ahead_seconds",
+            "How far this machine's clock is ahead of the database's.",
+            lambda: self.clock.seconds,
         )
         metrics.watch(
             "prime_limits_degraded",
@@ -202,9 +209,11 @@ async def billing_parts(
             _noting(accounts),
             ledger.now,
         )
+        clock = ClockCheck(ledger.now, time.time)
         lag = OutboxLag(outbox, asyncio.get_running_loop().time)
         tasks = [
             background.start("outbox lag", lag.run),
+            background.start("clock check", clock.run),
             background.start("accounts", directory.run),
             background.start("holds", holds.run),
             background.start("reservation charges", charges.run),
@@ -212,7 +221,18 @@ async def billing_parts(
         stack.push_async_callback(end, tasks)
         prices = FleetPrices(accounts, directory, time.time)
         yield BillingParts(
-            directory, billing, ledger, admin, outbox, lag, holds, files, fleet, speed, prices
+            directory,
+            billing,
+            ledger,
+            admin,
+            outbox,
+            lag,
+            clock,
+            holds,
+            files,
+            fleet,
+            speed,
+            prices,
         )
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
-
 from prime_inference.adapters.sql.ledger import SqlLedger
 from prime_inference.billing.reservation_charges import (
     BELIEVED_S,
@@ -72,15 +68,11 @@ def test_a_clock_that_slips_ahead_charges_nothing_that_has_not_begun(ledger: Sql
     assert clock() == 1000 + steady - HOUR
 
 
-def test_no_period_is_charged_before_the_database_has_it(
-    ledger: SqlLedger, caplog: pytest.LogCaptureFixture
-):
-    assert abs(ledger.now() - time.time()) < 60
+def test_no_period_is_charged_before_the_database_has_it(ledger: SqlLedger):
     theirs = 1000 + 1.5 * HOUR
     ahead = ReservationCharges(
         ledger, lambda: [ONE], lambda: 1000 + 99 * HOUR, database_now=lambda: theirs
     )
     assert [ahead.charge(), ahead.charge()] == [2, 0]
-    assert caplog.text.count("differ by") == 1
     theirs = 1000 + 2.5 * HOUR
     assert ahead.charge() == 1

@@ -27,7 +27,6 @@ from prime_inference.ports.ledger import (
 log = logging.getLogger(__name__)
 
 BELIEVED_S = 600.0  # a clock that is set right stays so; one that slips is set back in minutes
-OFF_S = 5.0  # clocks of a fleet with NTP differ by milliseconds
 LOOK_S = 2.0  # as the directory: looking costs nothing while nothing is due
 MICRO = 1_000_000
 
@@ -89,7 +88,6 @@ class ReservationCharges:
         self._ledger = ledger
         self._reservations = reservations
         self._now = now
-        self._is_off = False  # this machine's clock, as far as is known
         self._paid: dict[str, int] = {}  # periods that the ledger is known to have
 
     def charge(self) -> int:
@@ -100,7 +98,7 @@ class ReservationCharges:
             due = periods_due(reservation, now)
             if due <= self._paid.get(reservation.id, 0):
                 continue
-            due = periods_due(reservation, self._agreed(now))
+            due = periods_due(reservation, min(now, self._database_now()))
             paid = self._ledger.periods_paid(reservation.tenant, reservation.id)
             for number in range(paid, due):
                 transfer = charge_of(reservation, number)
@@ -114,15 +112,6 @@ class ReservationCharges:
                     written += 1
             self._paid[reservation.id] = max(paid, due)
         return written
-
-    def _agreed(self, now: float) -> float:
-        """What both this machine and the database say. Raises LedgerUnavailable."""
-        theirs = self._database_now()
-        is_off = abs(theirs - now) > OFF_S
-        if is_off and not self._is_off:
-            log.warning("the clocks here and at the database differ by %.0f s", abs(theirs - now))
-        self._is_off = is_off
-        return min(now, theirs)
 
     async def run(self) -> None:
         """Charge until cancelled."""
