@@ -23,7 +23,7 @@ from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.compose_options import ENGINE_PARAMETERS
 from prime_inference.domain.models import Deployment, Model
 from tests.engines.local.wire_tap import Exchange, WireTap, wire_tap
-from tests.gateway.running import InOrder
+from tests.gateway.running import InOrder, begin_in_order
 
 from .running import RunningFleet, running_fleet
 
@@ -39,6 +39,11 @@ TOKENS = 16
 PLACES = range(1, TOKENS, 2)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+
+
+@pytest.fixture(autouse=True)
+def first_datacenter_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_in_order(monkeypatch)
 
 
 @dataclass

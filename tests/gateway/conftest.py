@@ -18,12 +18,9 @@ from prime_inference.adapters.files.key_store import FileKeyStore
 from prime_inference.domain.models import GatewayParser
 from prime_inference.engines.mock import MockEngine
 from prime_inference.gateway import tries
-from prime_inference.gateway.run import Run
-from prime_inference.gateway.sessions import Homes, begins
-from prime_inference.gateway.upstreams import Upstream
 from tests.redis_server import RedisServer, running_redis
 
-from .running import OTHER_MODEL, RunningGateway, deployment, running
+from .running import OTHER_MODEL, RunningGateway, begin_in_order, deployment, running
 
 StartGateway = Callable[..., Awaitable[RunningGateway]]
 
@@ -34,15 +31,7 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture(autouse=True)
 def first_turns_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conversations that begin go in the catalogue's order, as ties do (see InOrder)."""
-    choose = Homes.choose
-
-    def in_order(
-        self: Homes, run: Run, able: Mapping[str, Upstream], offered: Sequence[str]
-    ) -> str:
-        return offered[0] if begins(run.operation) else choose(self, run, able, offered)
-
-    monkeypatch.setattr(Homes, "choose", in_order)
+    begin_in_order(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

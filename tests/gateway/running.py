@@ -7,13 +7,14 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prime_inference import compose
@@ -22,7 +23,10 @@ from prime_inference.domain.models import Deployment, EngineKind, Model
 from prime_inference.gateway.cache_figures import Reports
 from prime_inference.gateway.clocks import ClockLimits
 from prime_inference.gateway.live_fleet import LiveFleet
+from prime_inference.gateway.run import Run
+from prime_inference.gateway.sessions import Homes, begins
 from prime_inference.gateway.toolcalls.constrain import TOOL_PARAMETERS
+from prime_inference.gateway.upstreams import Upstream
 from prime_inference.wire.sse import SseFramer
 
 MODEL = "acme/echo-1"
@@ -37,6 +41,18 @@ class InOrder(Random):
 
     def random(self) -> float:
         return 0.0
+
+
+def begin_in_order(patch: pytest.MonkeyPatch) -> None:
+    """Conversations that begin go in the catalogue's order, as ties do."""
+    choose = Homes.choose
+
+    def in_order(
+        self: Homes, run: Run, able: Mapping[str, Upstream], offered: Sequence[str]
+    ) -> str:
+        return offered[0] if begins(run.operation) else choose(self, run, able, offered)
+
+    patch.setattr(Homes, "choose", in_order)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from prime_inference import compose
 from prime_inference.adapters.memory.catalog import MemoryCatalog
 from prime_inference.engines.local.supervisor import LocalEngine
 from tests.engines.local.wire_tap import WireTap, wire_tap
-from tests.gateway.running import InOrder
+from tests.gateway.running import InOrder, begin_in_order
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # two engines and one gateway for all
 
@@ -33,6 +33,11 @@ CONTEXT_TOKENS = 1024
 TOKENS = 12
 QUESTION = [{"role": "user", "content": "Name three rivers of Europe."}]
 ENDLESS = {"2": -100}  # a bias against the token that ends an answer
+
+
+@pytest.fixture(autouse=True)
+def first_engine_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_in_order(monkeypatch)
 
 
 class Stage:

@@ -12,14 +12,11 @@ from prime_inference.fleet.launcher.readiness import (
 
 
 class FrontendLoad:
-    """Asks frontends. Close it. Where a deployment has several frontends behind one address,
+    """Asks frontends. Where a deployment has several frontends behind one address,
     one of them answers for itself."""
 
     def __init__(self) -> None:
         self._asker = Asker()
-
-    async def close(self) -> None:
-        """Each question closes its own connection."""
 
     async def in_flight(self, found: Found) -> int | None:
         """Requests that it works on; None where it does not say."""

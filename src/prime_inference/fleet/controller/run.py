@@ -59,7 +59,6 @@ async def control(
         stack.push_async_callback(places.close)
         await places.open()
         load = FrontendLoad()
-        stack.push_async_callback(load.close)
         lists = GatewayLists(fleet, folder, places.clusters, places.known.leaving)
         stack.push_async_callback(lists.close)
         controller = Controller(
