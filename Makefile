@@ -54,7 +54,7 @@ serve: $(VENV)/runtime  ## the endpoint on this machine: gateway and local engin
 	@touch $@
 
 test: $(VENV)/dev .envs/prime-cli/ready  ## every test that needs no GPU
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile  # on two cores: many tests wait
 
 .envs/kv/ready: requirements/kv-torch.txt
 	@echo "setting up .envs/kv with torch and Triton ..."

@@ -17,6 +17,7 @@ from prime_inference.bench.faults.replica import Clocks, Replica
 from prime_inference.bench.faults.store import Store
 from prime_inference.bench.faults.traffic import Balancer
 from prime_inference.engines.mock import expected_text
+from prime_inference.reliability.settings import LeaseSettings
 
 DATACENTERS = ("east", "east", "west", "west")  # of the four deployments
 GATEWAYS = 3
@@ -26,8 +27,9 @@ PER_SECOND = 12.0  # ten requests at a time: one deployment alone can take them
 BURST = 150  # requests at once: more than all slots together
 CLOCKS = Clocks(connect=1.0, first_token=3.0, idle=3.0)
 BURST_SECONDS = 6.0  # until a burst is served: its requests, twice refused, and their answers
+LEARNING_S = LeaseSettings().ttl_s + 1.0
 REFUSALS_OBEYED = 2  # as OpenAI's SDKs
-END_SECONDS = 40.0  # for the last answers
+END_SECONDS = 60.0 * REFUSALS_OBEYED + 20.0  # who is told to come in a minute is not stuck
 
 
 @dataclass
@@ -121,9 +123,14 @@ class World:
             await self._balancer.close()
 
     async def run(self, plan: Plan, say: Callable[[str], None]) -> int:
-        """Load and faults until the plan's time is over and everything is whole; how many."""
-        began = self.began = time.monotonic()
+        """Load and faults until the plan's time is over and everything is whole; how many.
+
+        Faults begin when the store has learnt who is there: until then a gateway that starts has
+        one slot of each deployment, by design, and a fault more is more than that can carry.
+        """
         load = asyncio.create_task(self._load())
+        await asyncio.sleep(LEARNING_S)
+        began = self.began = time.monotonic()
         count = 0
         try:
             for fault in plan.faults():
