@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
+import signal
+import sys
 
 import pytest
-from msgspec.structs import replace
 
 from prime_inference.fleet.catalogue import find_spec
 from prime_inference.fleet.controller.controller import LEAVING_SECONDS, Controller
 from prime_inference.fleet.controller.leaving import KnownClusters, left_on_this_machine
+from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import ClusterEntry, DatacenterEntry, Fleet, GatewayEntry
+from prime_inference.fleet.launcher import processes as launched
 from prime_inference.fleet.launcher.state import DeploymentRecord, FleetState, StateFolder
 from prime_inference.fleet.ready import ReadyDeployment
 from tests.fleet.datacenters import Everywhere, Lists, planned
@@ -118,34 +121,12 @@ async def test_what_is_listed_of_a_datacenter_that_nobody_knows_is_told_and_list
     assert "no datacenter b" in said
 
 
-async def test_what_is_left_under_an_id_that_another_has_now_is_listed_as_of_what_it_is():
-    """Gateways reach datacenters by their ids."""
-    told, before = [], Everywhere("a")
-    first = Controller([before], Lists(), notice_seconds=0.0)
-    first.want([planned(GLM)])
-    await first.step()
-    before.id = "a.before"
-    before.there = {name: replace_place(one, "a.before") for name, one in before.there.items()}
-
-    async def publish(ready, down):
-        told.append([one.datacenter for one in ready])
-
-    second = Controller([Everywhere("a"), before], publish, leaving=["a.before"])
-    second.want([planned(GLM, slots=5)])
-    await second.step()
-    assert told == [["a.before"]]
-
-
-def replace_place(one, datacenter):
-    return dataclasses.replace(one, datacenter=datacenter)
-
-
 def fleet_of(*datacenters, name="two"):
     return Fleet(name, datacenters, (), GatewayEntry())
 
 
-def cluster(name, server="https://one"):
-    return DatacenterEntry(name, kubernetes=ClusterEntry(server, token_file="/token"))
+def cluster(name, server="https://one", namespace="default"):
+    return DatacenterEntry(name, kubernetes=ClusterEntry(server, namespace, token_file="/token"))
 
 
 def test_clusters_are_known_until_nothing_of_them_is_left(tmp_path):
@@ -166,14 +147,54 @@ def test_a_list_of_clusters_that_cannot_be_written_is_told(tmp_path, caplog):
     assert "cannot be written" in caplog.text
 
 
-def test_a_cluster_that_is_another_under_the_same_id_has_left(tmp_path):
+@pytest.mark.parametrize(
+    "now", [cluster("a", "https://new"), cluster("a", "https://one/"), cluster("a", "HTTPS://ONE")]
+)
+def test_a_cluster_at_another_address_is_the_same_one(tmp_path, now):
+    """Opened by both names, what runs there was drained by the old one."""
     file = tmp_path / "clusters.json"
     KnownClusters(file, fleet_of(cluster("a"))).write()
-    for now in (fleet_of(cluster("a", "https://new")), fleet_of(DatacenterEntry("a"))):
-        assert KnownClusters(file, now).leaving == [replace(cluster("a"), id="a.before")]
+    assert KnownClusters(file, fleet_of(now)).leaving == []
+
+
+@pytest.mark.parametrize("now", [DatacenterEntry("a"), cluster("a", "https://new", "other")])
+def test_an_id_that_means_another_place_is_refused(tmp_path, now):
+    """Instances of both would have the same names, and those of before passed for the new."""
+    file = tmp_path / "clusters.json"
+    KnownClusters(file, fleet_of(cluster("a"))).write()
+    with pytest.raises(FleetRefused, match="datacenter a in a cluster's namespace default"):
+        KnownClusters(file, fleet_of(now))
+
+
+def test_a_cluster_by_another_id_has_not_left(tmp_path):
+    file = tmp_path / "clusters.json"
+    KnownClusters(file, fleet_of(cluster("a"))).write()
     assert KnownClusters(file, fleet_of(cluster("renamed"))).leaving == []
     file.write_text("nonsense")
     assert KnownClusters(file, fleet_of(cluster("b"))).leaving == []
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Of the fleet `two`: `b` lives, `dead` does not, `b.bak` is a copy, `b.tar` a file."""
+    full = FleetState("fleet.toml", {"y-1": DeploymentRecord(18_000, planned(GLM, "y-1", "b"))})
+    for name in ("two.a", "two.b", "two.b.bak", "two.dead", "other.b"):
+        folder = StateFolder(tmp_path / name)
+        folder.create()
+        folder.save(full)
+    (tmp_path / "two.b.tar").touch()
+    (tmp_path / "two.file").touch()
+    lives = [
+        launched.start(
+            [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log",
+            fleet=str(tmp_path / name), name="y-1/frontend",
+        )
+        for name in ("two.a", "two.b")
+    ]  # fmt: skip
+    yield tmp_path
+    for pid in lives:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize(
@@ -181,21 +202,16 @@ def test_a_cluster_that_is_another_under_the_same_id_has_left(tmp_path):
     [
         ([DatacenterEntry("a")], {"b": "two.b"}),
         ([DatacenterEntry("a"), DatacenterEntry("b")], {}),
-        ([DatacenterEntry("a"), cluster("b")], {"b.before": "two.b"}),
     ],
 )
-def test_folders_of_datacenters_that_left_are_found_while_there_is_something(tmp_path, now, left):
-    full = FleetState("fleet.toml", {"y-1": DeploymentRecord(18_000, planned(GLM, "y-1", "b"))})
-    for name, state in (
-        ("two.a", full),
-        ("two.b", full),
-        ("two.empty", FleetState("fleet.toml")),
-        ("other.b", full),
-    ):
-        folder = StateFolder(tmp_path / name)
-        folder.create()
-        folder.save(state)
-    (tmp_path / "two.nothing").mkdir()
-    taken = {one.id for one in now}
-    found = left_on_this_machine(tmp_path, fleet_of(*now), taken)
+def test_folders_of_datacenters_that_left_are_found_while_something_of_them_lives(
+    folders, now, left
+):
+    """What does not live was started, only to be drained."""
+    found = left_on_this_machine(folders, fleet_of(*now))
     assert {name: folder.folder.name for name, folder in found.items()} == left
+
+
+def test_a_datacenter_of_this_machine_that_is_a_cluster_now_is_refused_while_it_lives(folders):
+    with pytest.raises(FleetRefused, match="datacenter b in this machine"):
+        left_on_this_machine(folders, fleet_of(DatacenterEntry("a"), cluster("b")))

@@ -45,7 +45,7 @@ class ClusterEntry(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def place(self) -> tuple[str, str]:
         """What makes it another one if it changes."""
-        return self.server, self.namespace
+        return self.server.rstrip("/").lower(), self.namespace
 
 
 class DatacenterEntry(Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from prime_inference.fleet.errors import FleetRefused
 from prime_inference.fleet.fleet import DatacenterEntry, Fleet
 from prime_inference.fleet.launcher import processes
 from prime_inference.fleet.launcher.state import StateFolder
@@ -15,26 +16,38 @@ from prime_inference.fleet.ready import replace_file
 
 log = logging.getLogger(__name__)
 
-BEFORE = ".before"  # behind an id that another datacenter has now; no name has a dot
-
 
 class KnownClusters:
     """Every cluster in which something may run, with what it takes to reach it.
 
-    A cluster is its server and namespace: one that has others under the id of before has left.
+    A cluster is its server and namespace. One whose id has the same namespace at another address
+    is taken to be the same one, by another name: were it opened twice, what it runs would be
+    drained by its old name. Raises FleetRefused where an id has another namespace: instances of
+    both would have the same names.
     """
 
     def __init__(self, file: Path, fleet: Fleet) -> None:
         self._file = file
         self._wanted = [one for one in fleet.datacenters if one.kubernetes is not None]
         places = {one.kubernetes.place for one in self._wanted if one.kubernetes is not None}
-        taken = {one.id for one in fleet.datacenters}
+        entries = {one.id: one.kubernetes for one in fleet.datacenters}
         self.leaving: list[DatacenterEntry] = []
         for one in self._read():
-            if one.kubernetes is not None and one.kubernetes.place not in places:
-                name = free_name(one.id, taken)
-                taken.add(name)
-                self.leaving.append(msgspec.structs.replace(one, id=name))
+            if one.kubernetes is None or one.kubernetes.place in places:
+                continue
+            if one.id not in entries:
+                self.leaving.append(one)
+                continue
+            now = entries[one.id]
+            if now is None or now.namespace != one.kubernetes.namespace:
+                raise _has_moved(one.id, f"a cluster's namespace {one.kubernetes.namespace}")
+            log.warning(
+                "%s is asked at %s now, and was at %s: if that is another cluster, what runs"
+                " there is not ended",
+                one.id,
+                now.server,
+                one.kubernetes.server,
+            )
 
     def write(self) -> None:
         """A full disk keeps no controller from starting; what cannot be written is told."""
@@ -59,28 +72,26 @@ class KnownClusters:
             return []
 
 
-def left_on_this_machine(
-    fleets: Path, fleet: Fleet, taken: Collection[str]
-) -> dict[str, StateFolder]:
-    """Folders of datacenters that are on this machine by the file no more and have something,
-    by an id that is not `taken`. Raises OSError."""
-    here = {one.id for one in fleet.datacenters if one.kubernetes is None}
+def left_on_this_machine(fleets: Path, fleet: Fleet) -> dict[str, StateFolder]:
+    """Folders of datacenters that left the file and of which something lives, by their ids.
+
+    Raises FleetRefused where that id is a cluster's now. Names with a dot are copies.
+    """
+    entries = {one.id: one.kubernetes for one in fleet.datacenters}
     found: dict[str, StateFolder] = {}
     for place in sorted(fleets.glob(f"{fleet.name}.*")):
-        name, folder = place.name.removeprefix(f"{fleet.name}."), StateFolder(place)
-        if name not in here and _has_something(folder):
-            found[free_name(name, [*taken, *found])] = folder
+        name = place.name.removeprefix(f"{fleet.name}.")
+        is_here = name in entries and entries[name] is None
+        if is_here or "." in name or not processes.find(str(place)):
+            continue
+        if name in entries:
+            raise _has_moved(name, "this machine")
+        found[name] = StateFolder(place)
     return found
 
 
-def free_name(name: str, taken: Collection[str]) -> str:
-    """The id of a datacenter that left, beside another that has its id now."""
-    name = name.partition(BEFORE)[0]
-    while name in taken:
-        name += BEFORE
-    return name
-
-
-def _has_something(folder: StateFolder) -> bool:
-    state = folder.load()
-    return bool(state and state.deployments) or bool(processes.find(str(folder.folder)))
+def _has_moved(name: str, where: str) -> FleetRefused:
+    return FleetRefused(
+        f"Something may run in the datacenter {name} in {where}, and the file has it elsewhere now."
+        " Give the new place another id: what left the file is drained then."
+    )

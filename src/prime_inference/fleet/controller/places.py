@@ -27,6 +27,7 @@ class Places:
         self._python = python
         self._base = base
         self.known = KnownClusters(state_dir / "controllers" / fleet.name / "clusters.json", fleet)
+        self._left_here: dict[str, StateFolder] = {}
         self.clusters: dict[str, KubernetesClient] = {}
         self.folders: dict[str, Path] = {}  # of those on this machine
         self.here: list[LocalDatacenter] = []
@@ -36,13 +37,13 @@ class Places:
     async def open(self) -> None:
         """What left the file and cannot be opened is told, and the others go on. Raises
         FleetError, OSError."""
+        self._left_here = left_on_this_machine(self._fleets, self._fleet)
         self.known.write()
         for entry in self._fleet.datacenters:
             await self._open(entry.id, entry.kubernetes, self._folder(entry.id))
         for entry in self.known.leaving:
             await self._open_leaving(entry.id, entry.kubernetes, self._folder(entry.id))
-        taken = {one.id for one in self.datacenters}
-        for name, folder in left_on_this_machine(self._fleets, self._fleet, taken).items():
+        for name, folder in self._left_here.items():
             await self._open_leaving(name, None, folder)
 
     async def close(self) -> None:
