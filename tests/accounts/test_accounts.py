@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -204,6 +207,36 @@ def test_a_team_is_billed_by_its_members_only(accounts: SqlAccounts):
         with pytest.raises(PermissionDenied):
             directory.billed_to(key, "team_9")
     assert directory.billed_to(key, "user_ann") is key
+
+
+def test_who_sells_slots_sees_all_that_are_sold(open_database: OpenDatabase, database: Database):
+    """Eight at once of 40 of 60 slots: six were sold."""
+    stores = [SqlAccounts(open_database()) for _ in range(3)]
+    with_team(stores[0])
+
+    def fits(others: Sequence[Reservation]) -> None:
+        time.sleep(0.01)
+        if others:
+            raise ValueError("no room")
+
+    made: list[int] = []
+
+    def reserve(store: SqlAccounts, number: int) -> None:
+        wanted = Reservation(f"res_{number}", "team_1", "m", 40, 10.0, 0, Period.HOUR, 9.0)
+        with contextlib.suppress(ValueError):
+            store.add_reservation(wanted, "eve", fits)
+            made.append(number)
+
+    threads = [
+        threading.Thread(target=reserve, args=(store, number))
+        for number, store in enumerate(stores)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert [each.id for each in stores[0].load().reservations] == [f"res_{made[0]}"]
 
 
 def test_no_two_reservations_of_a_prepaid_tenant_are_promised_the_same_money(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -119,12 +120,14 @@ class ReservationOperations:
             token_discount=basis_points(wanted.token_discount_percent, "token_discount_percent"),
             tokens_per_second=wanted.tokens_per_second,
         )
-        self._require_speed(reservation, self._require_room(reservation))
+        self._require_fit(reservation, self._all())
         if not wanted.confirm:
             require_usual_slot_price(price, wanted.slots, wanted.period)
         answer = self._object(reservation)
         try:
-            self._accounts.add_reservation(reservation, call.actor)
+            self._accounts.add_reservation(
+                reservation, call.actor, partial(self._require_fit, reservation)
+            )
         except CannotPay as error:
             raise BudgetExceeded(
                 f"A period costs ${usd_text(price)}; the wallet has ${usd_text(error.left)} beside"
@@ -169,7 +172,11 @@ class ReservationOperations:
                     param="datacenters",
                 )
 
-    def _require_room(self, reservation: Reservation) -> Allotment:
+    def _require_fit(self, reservation: Reservation, others: Sequence[Reservation]) -> None:
+        """Raises InvalidRequest if the fleet has not its slots, or they carry too little."""
+        self._require_speed(reservation, self._require_room(reservation, others))
+
+    def _require_room(self, reservation: Reservation, others: Sequence[Reservation]) -> Allotment:
         """What its slots would be.
 
         Raises InvalidRequest if the fleet has not as many slots beside the others' of the time.
@@ -177,7 +184,7 @@ class ReservationOperations:
         Older reservations that overlap it are taken together, also where they do not overlap
         each other: rather one refused that would fit than one sold that does not.
         """
-        beside = [each for each in self._all() if each.overlaps(reservation)]
+        beside = [each for each in others if each.overlaps(reservation)]
         allotment = allot([*beside, reservation], self._fleet())
         lacking = missing(reservation, allotment)
         if lacking:

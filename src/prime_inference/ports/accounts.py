@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from prime_inference.domain.accounts import Payment, Role, Tenant
@@ -57,9 +57,15 @@ class Accounts(Protocol):
     def add_limit(self, limit: Limit, actor: str, now: float) -> None: ...
     def remove_limit(self, limit_id: str, actor: str, now: float) -> None: ...
 
-    def add_reservation(self, reservation: Reservation, actor: str) -> None:
+    def add_reservation(
+        self,
+        reservation: Reservation,
+        actor: str,
+        fits: Callable[[Sequence[Reservation]], object] | None = None,
+    ) -> None:
         """Raises CannotPay where its tenant is prepaid and has not its first period's price,
-        beside those of its others that are not paid yet."""
+        beside those of its others that are not paid yet; and what `fits` raises, which is asked
+        about all others while nobody else can add one."""
         ...
 
     def end_reservation(self, reservation_id: str, ends_at: float, actor: str, now: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 
@@ -147,13 +147,20 @@ class SqlAccounts:
             if not transaction.run("DELETE FROM usage_limit WHERE id = :id", id=limit_id):
                 raise UnknownAccount(f"there is no limit {limit_id}")
 
-    def add_reservation(self, reservation: Reservation, actor: str) -> None:
+    def add_reservation(
+        self,
+        reservation: Reservation,
+        actor: str,
+        fits: Callable[[Sequence[Reservation]], object] | None = None,
+    ) -> None:
         row = _reservation_row(reservation)
         with self._change(
             "reservation.create", reservation.id, actor, reservation.created_at, row[1:]
         ) as transaction:
             _require_tenant(transaction, reservation.tenant)
             _require_money(transaction, reservation)
+            if fits is not None:
+                fits([_reservation(row) for row in _all(transaction, "reservation", RESERVATION)])
             transaction.insert_new("reservation", RESERVATION, [row])
 
     def end_reservation(self, reservation_id: str, ends_at: float, actor: str, now: float) -> None:
