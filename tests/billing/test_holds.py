@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prime_inference.adapters.memory.limits import MemoryLimits
-from prime_inference.billing.holds import GRACE, Hold, Holds
+from prime_inference.billing.holds import GRACE, HOLDS_AT_ONCE, Hold, Holds
 from prime_inference.billing.limit_table import LimitTable
 from prime_inference.domain.errors import BudgetExceeded, RateLimited, ReservationExhausted
 from prime_inference.domain.limits import Limit, LimitKind
@@ -242,6 +242,29 @@ async def test_the_ledger_is_read_once_while_the_store_remembers():
     for number in range(5):
         assert await spend(own, f"r{number}", 1)
     assert len(reads) <= 2  # once more, as the store knew nothing of it
+
+
+async def test_what_an_outage_left_is_settled_in_parts_that_fit_into_a_calls_time():
+    """Ten thousand settlements in one call of 0.1 s were never taken, and a budget opened again."""
+
+    class Short(Store):
+        async def settle(self, settlements: Sequence[Settlement]) -> Sequence[Sequence[LimitState]]:
+            if len(settlements) > HOLDS_AT_ONCE:
+                raise LimitsUnavailable("too much for a call")
+            return await super().settle(settlements)
+
+    store = Short()
+    own = holds(store, replicas=1)
+    taken = [
+        await own.take(f"r{number}", [TOTAL], tokens=1, cost=1)
+        for number in range(2 * HOLDS_AT_ONCE + 7)
+    ]
+    for hold in taken:
+        assert hold is not None
+        own.settle(hold, tokens=1, cost=1)
+    await own.drain()
+    assert not await spend(own, "last", MOST - len(taken) + 1)
+    assert await spend(own, "fits", MOST - len(taken))
 
 
 class SlowStore(Store):

@@ -39,6 +39,7 @@ SETTLE_S = 0.01  # settlements gathered for one call; until then a little too mu
 RETRY_S = 1.0  # settlements that the store has not taken; looks whether it was emptied
 LEARN_S = 5.0  # by then every replica has looked, after a pause of its circuit, and put back
 AT_ONCE = 50  # budgets in one call: a script stops all others
+HOLDS_AT_ONCE = 500  # in one call: ten thousand would never fit into its time
 GRACE = 100  # a hundredth of a budget: what may be overspent while nobody can be asked
 
 LedgerSpent = Callable[[Limit, int], Awaitable[int]]
@@ -218,11 +219,9 @@ class Holds:
             HoldAsk(f"{self._name}/{first}", tuple(known[first : first + AT_ONCE]), RETRY_S)
             for first in range(0, len(known), AT_ONCE)
         ]
-        try:
-            if asks:
-                await self._store.renew(asks)
-        except LimitsUnavailable:
-            return  # there is a next round
+        for each in asks:  # a call for each
+            if not await self._renew_all([each]):
+                return
         self._owes = False
         await self._send_settlements()
         await self._renew()
@@ -277,25 +276,36 @@ class Holds:
             await self._send_settlements()
 
     async def _send_settlements(self) -> None:
+        """In parts, each in a call's time: an outage leaves more than fits into one.
+
+        What was not sent stays, also if a request that waited for it is cancelled.
+        """
         waiting, self._work.unsettled = self._work.unsettled, []
+        sent = 0
         try:
-            if waiting:
-                states = await self._store.settle(waiting)
-                for (ask, _), after in zip(waiting, states, strict=True):
+            while sent < len(waiting):
+                part = waiting[sent : sent + HOLDS_AT_ONCE]
+                states = await self._store.settle(part)
+                for (ask, _), after in zip(part, states, strict=True):
                     self._saw_all(ask, after)
+                sent += len(part)
         except LimitsUnavailable:
-            self._work.unsettled = waiting + self._work.unsettled
-        except asyncio.CancelledError:  # of a request that waited for it: they are not its own
-            self._work.unsettled = waiting + self._work.unsettled
-            raise
+            pass  # there is a next round
+        finally:
+            self._work.unsettled = waiting[sent:] + self._work.unsettled
+
+    async def _renew_all(self, asks: Sequence[HoldAsk]) -> bool:
+        """In parts as well; whether the store has answered to all."""
+        try:
+            for first in range(0, len(asks), HOLDS_AT_ONCE):
+                await self._store.renew(asks[first : first + HOLDS_AT_ONCE])
+        except LimitsUnavailable:
+            return False  # there is a next round
+        return True
 
     async def _renew(self) -> None:
-        asks = [hold.ask for hold in self._work.live if hold.shared]
-        try:
-            if asks:
-                await self._store.renew(asks)
-        except LimitsUnavailable:
-            return  # there is a next round
+        if not await self._renew_all([hold.ask for hold in self._work.live if hold.shared]):
+            return
         for hold in self._work.live:
             if not hold.shared:
                 self._alone.renew(hold.ask, self._clock())
