@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from redis.crc import key_slot
 from redis.exceptions import BusyLoadingError
 
 from prime_inference.adapters.redis.coordination import RedisCoordination
+from prime_inference.adapters.redis.limits import RedisLimits
 from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.ports.coordination import (
     BreakerState,
@@ -20,6 +22,7 @@ from prime_inference.ports.coordination import (
     Limit,
     Verdict,
 )
+from prime_inference.ports.limits import LimitsUnavailable
 from tests.conformance.asks import block, granted, probe, request, result, trip
 from tests.redis_server import RedisServer
 
@@ -337,3 +340,28 @@ async def test_a_subscription_ends_whenever_it_is_cancelled(redis_server: RedisS
         done, _ = await asyncio.wait({watching}, timeout=10)
         assert done
         await store.close()
+
+
+async def test_calls_end_when_they_are_cancelled_while_the_server_goes_away(
+    redis_server: RedisServer,
+) -> None:
+    """One in five went on for ever, and with it a gateway that was told to stop."""
+
+    async def ask(store: RedisLimits) -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(LimitsUnavailable):
+                await store.life()
+
+    stores = [RedisLimits(redis_server.url) for _ in range(60)]
+    asking = [asyncio.create_task(ask(store)) for store in stores]
+    await asyncio.sleep(0.2)
+    redis_server.stop()
+    await asyncio.sleep(0.01)
+    for task in asking:
+        task.cancel()
+    _, going_on = await asyncio.wait(asking, timeout=10)
+    redis_server.start()
+    for store in stores:
+        await store.close()
+    assert going_on == set()

@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError
 
 from prime_inference.adapters.redis import answers
+from prime_inference.adapters.redis.cancellation import heed_cancellation
 from prime_inference.adapters.redis.circuit import StoreCircuit
 from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
@@ -177,6 +178,7 @@ class RedisCoordination:
             async with asyncio.timeout(self._limit_s):
                 yield
         except (RedisError, OSError, TimeoutError, ValueError, TypeError, ArithmeticError) as error:
+            heed_cancellation()
             self._circuit.failed(time.monotonic())
             if isinstance(error, ReadOnlyError):  # a primary that was demoted: look for the new one
                 await self._client.connection_pool.disconnect(inuse_connections=False)
@@ -185,7 +187,7 @@ class RedisCoordination:
                 raise CoordinationRefused(self._refusal) from error
             raise CoordinationUnavailable(f"{type(error).__name__}: {error}") from error
         self._circuit.answered()
-        _heed_cancellation()
+        heed_cancellation()
 
     async def _breaker(self, op: str, *arguments: Argument) -> Any:
         async with self._call():
@@ -216,7 +218,7 @@ class RedisCoordination:
     async def _listen(self, subscription: Any, listener: Callable[[Push], None]) -> None:
         asked = False
         while True:
-            _heed_cancellation()
+            heed_cancellation()
             message = await subscription.get_message(timeout=self._ping_s)
             if message is None:
                 if asked:
@@ -231,14 +233,6 @@ class RedisCoordination:
                 except CoordinationUnavailable:
                     continue  # not ours; the poll has the truth
                 listener(push)
-
-
-def _heed_cancellation() -> None:
-    """Connecting can swallow one (`asyncio.wait_for` before Python 3.12, below redis-py), and
-    whoever waits for the task's end would wait for ever."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _tag(name: str) -> str:

@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from prime_inference.adapters.redis.cancellation import heed_cancellation
 from prime_inference.adapters.redis.circuit import StoreCircuit
 from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
@@ -104,7 +105,9 @@ class RedisLimits:
         try:
             async with asyncio.timeout(self._limit_s):
                 yield
+            heed_cancellation()
         except (RedisError, OSError, TimeoutError, ValueError, TypeError, ArithmeticError) as error:
+            heed_cancellation()
             self._circuit.failed(time.monotonic())
             told = refusal(error) or f"{type(error).__name__}: {error}"
             raise LimitsUnavailable(told) from error
