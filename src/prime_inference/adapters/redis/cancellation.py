@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+@asynccontextmanager
+async def bounded(seconds: float) -> AsyncIterator[None]:
+    """Ends the block after `seconds` with TimeoutError; and the task, if it was cancelled in it,
+    whatever the block made of that."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    finally:
+        heed_cancellation()
 
 
 def heed_cancellation() -> None:

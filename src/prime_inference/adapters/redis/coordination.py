@@ -6,7 +6,6 @@ Works with Redis from 6.2 and Valkey, alone or behind Sentinel or a proxy. Run i
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError
 
 from prime_inference.adapters.redis import answers
-from prime_inference.adapters.redis.cancellation import heed_cancellation
+from prime_inference.adapters.redis.cancellation import bounded, heed_cancellation
 from prime_inference.adapters.redis.circuit import StoreCircuit
 from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
@@ -175,10 +174,9 @@ class RedisCoordination:
                 raise CoordinationRefused(self._refusal)
             raise CoordinationUnavailable("the store did not answer lately")
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with bounded(self._limit_s):
                 yield
         except (RedisError, OSError, TimeoutError, ValueError, TypeError, ArithmeticError) as error:
-            heed_cancellation()
             self._circuit.failed(time.monotonic())
             if isinstance(error, ReadOnlyError):  # a primary that was demoted: look for the new one
                 await self._client.connection_pool.disconnect(inuse_connections=False)
@@ -187,7 +185,6 @@ class RedisCoordination:
                 raise CoordinationRefused(self._refusal) from error
             raise CoordinationUnavailable(f"{type(error).__name__}: {error}") from error
         self._circuit.answered()
-        heed_cancellation()
 
     async def _breaker(self, op: str, *arguments: Argument) -> Any:
         async with self._call():

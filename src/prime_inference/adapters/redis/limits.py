@@ -6,7 +6,6 @@ restored from what replicas have seen and from the ledger (docs/billing.md).
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from prime_inference.adapters.redis.cancellation import heed_cancellation
+from prime_inference.adapters.redis.cancellation import bounded
 from prime_inference.adapters.redis.circuit import StoreCircuit
 from prime_inference.adapters.redis.refusals import refusal
 from prime_inference.adapters.redis.scripts import Argument, Script, ScriptRunner
@@ -103,11 +102,9 @@ class RedisLimits:
         if not self._circuit.allows(time.monotonic()):
             raise LimitsUnavailable("the store did not answer lately")
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with bounded(self._limit_s):
                 yield
-            heed_cancellation()
         except (RedisError, OSError, TimeoutError, ValueError, TypeError, ArithmeticError) as error:
-            heed_cancellation()
             self._circuit.failed(time.monotonic())
             told = refusal(error) or f"{type(error).__name__}: {error}"
             raise LimitsUnavailable(told) from error
