@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -25,6 +25,7 @@ from prime_inference.domain.limits import MOST_AMOUNT, Limit, LimitKind
 from prime_inference.domain.reservations import Period, Reservation
 from prime_inference.ports.accounts import AccountExists, CannotPay, UnknownAccount
 from prime_inference.ports.ledger import CASH, Transfer, TransferKind, tenant_account
+from tests.at_once import at_once
 from tests.billing.samples import price
 
 from .conftest import OpenDatabase
@@ -180,11 +181,7 @@ def test_changes_at_the_same_time_make_one_chain(open_database: OpenDatabase, da
         for number in range(8):
             store.note("credit", "t", str(number), "admin", float(number))
 
-    threads = [threading.Thread(target=change, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(change, store) for store in stores])
     entries = stores[0].audit(100)
     assert len(entries) == 24
     assert first_break(entries) is None
@@ -227,14 +224,7 @@ def test_who_sells_slots_sees_all_that_are_sold(open_database: OpenDatabase, dat
             store.add_reservation(wanted, "eve", fits)
             made.append(number)
 
-    threads = [
-        threading.Thread(target=reserve, args=(store, number))
-        for number, store in enumerate(stores)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(reserve, store, number) for number, store in enumerate(stores)])
     assert len(made) == 1
     assert [each.id for each in stores[0].load().reservations] == [f"res_{made[0]}"]
 
@@ -263,14 +253,7 @@ def test_no_two_reservations_of_a_prepaid_tenant_are_promised_the_same_money(
             except CannotPay as error:
                 refused.append(error.left)
 
-    threads = [
-        threading.Thread(target=reserve, args=(store, number))
-        for number, store in enumerate(stores)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(reserve, store, number) for number, store in enumerate(stores)])
     assert (len(made), refused) == (3, [10] * 6)
     free = Reservation("res_free", "team_1", "m", 1, 10.0, 0, Period.HOUR, 9.0)
     stores[0].add_reservation(free, "eve")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ from prime_inference.ports.ledger import (
     UsageFilter,
     tenant_account,
 )
+from tests.at_once import at_once
 
 from .conftest import OpenDatabase
 from .samples import generation, price
@@ -355,13 +356,7 @@ def test_shippers_at_the_same_time_apply_each_event_once(open_database: OpenData
             fresh.append(ledger.apply("r", order[start : start + 10], 5).fresh)
 
     orders = [events, events[::-1], events[20:] + events[:20], events]
-    threads = [
-        threading.Thread(target=ship, args=pair) for pair in zip(ledgers, orders, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(ship, *pair) for pair in zip(ledgers, orders, strict=True)])
     assert sum(fresh) == 60
     found = ledgers[0].verify()
     assert found.sound

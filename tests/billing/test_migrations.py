@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 import pytest
 
@@ -13,6 +13,7 @@ from prime_inference.adapters.sql.migrate import SchemaTooNew, migrate, migratio
 from prime_inference.billing.rating import usage_event
 from prime_inference.domain import keys as api_keys
 from prime_inference.ports.ledger import LedgerUnavailable
+from tests.at_once import at_once
 
 from .conftest import DIALECTS, OpenDatabase
 from .samples import generation, price
@@ -98,11 +99,7 @@ def test_processes_that_start_together_migrate_once(open_database: OpenDatabase)
         except Exception as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=start, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(start, number) for number in range(4)])
     assert not failures
     with databases[0].snapshot() as transaction:
         rows = transaction.rows("SELECT version FROM schema_version ORDER BY version")

@@ -54,16 +54,11 @@ class Watched:
         return [one.deployments for one in self.datacenters]
 
 
-async def test_a_full_model_overflows_into_another_datacenter_and_shrinks_again():
-    clock, busy = [0.0], [4]
-
-    async def in_flight(found):
-        return busy[0]
-
+def overflowing(datacenters, lists, in_flight, clock):
+    """A controller of one deployment, with GPUs for one more of it."""
     settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
-    lists, one, other = Lists(), Everywhere("a"), Everywhere("b")
     controller = Controller(
-        [one, other],
+        datacenters,
         lists,
         scaling=Scaling(Overflow(settings), {"a": 64, "b": 128}),
         in_flight=in_flight,
@@ -71,6 +66,17 @@ async def test_a_full_model_overflows_into_another_datacenter_and_shrinks_again(
         notice_seconds=0.0,
     )
     controller.want([planned(GLM)])
+    return controller
+
+
+async def test_a_full_model_overflows_into_another_datacenter_and_shrinks_again():
+    clock, busy = [0.0], [4]
+
+    async def in_flight(found):
+        return busy[0]
+
+    lists, other = Lists(), Everywhere("b")
+    controller = overflowing([Everywhere("a"), other], lists, in_flight, clock)
     for _ in range(3):
         await controller.step()
     assert len(lists.last) == 1
@@ -101,17 +107,8 @@ async def test_a_load_that_is_not_told_drains_and_starts_nothing_and_stops_no_st
             raise busy[0]
         return busy[0]
 
-    settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
     lists = Lists()
-    controller = Controller(
-        [Everywhere("a"), other],
-        lists,
-        scaling=Scaling(Overflow(settings), {"a": 64, "b": 128}),
-        in_flight=in_flight,
-        now=lambda: clock[0],
-        notice_seconds=0.0,
-    )
-    controller.want([planned(GLM)])
+    controller = overflowing([Everywhere("a"), other], lists, in_flight, clock)
     for seconds in (0, 0, 61, 0, 0):
         clock[0] += seconds
         await controller.step()
@@ -142,23 +139,8 @@ async def test_the_next_controller_keeps_what_overflowed():
     async def in_flight(found):
         return 4
 
-    def scaling():
-        settings = OverflowSettings(full_seconds=60, idle_seconds=600, gpu_budget=64)
-        return Scaling(Overflow(settings), {"a": 64, "b": 128})
-
-    def controller(lists, one):
-        made = Controller(
-            [one, other],
-            lists,
-            scaling=scaling(),
-            in_flight=in_flight,
-            now=lambda: clock[0],
-            notice_seconds=0.0,
-        )
-        made.want([planned(GLM)])
-        return made
-
-    first, home = controller(Lists(), Everywhere("a")), Everywhere("a")
+    first = overflowing([Everywhere("a"), other], Lists(), in_flight, clock)
+    home = Everywhere("a")
     for _ in range(3):
         await first.step()
     clock[0] += 61
@@ -167,7 +149,7 @@ async def test_the_next_controller_keeps_what_overflowed():
     before = list(other.there)
     assert [found.deployment for found in other.there.values()] == ["x-over1"]
     lists = Lists()
-    second = controller(lists, home)
+    second = overflowing([home, other], lists, in_flight, clock)
     for _ in range(3):
         await second.step()
     assert list(other.there) == before

@@ -1,4 +1,4 @@
-"""What the modules of keys, limits, prices and tenants work on."""
+"""What the modules of keys, limits, prices, reservations and tenants work on."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from prime_inference.billing.price_check import require_usual_slot_price
+from prime_inference.control.account_operations import AccountOperations
 from prime_inference.control.calls import Call, Routes, basis_points, moment_of, new_id
 from prime_inference.control.names import Names as AllNames
 from prime_inference.control.requests import Id, Names, Usd
@@ -57,7 +58,7 @@ class End(Struct, forbid_unknown_fields=True):
     at: str | None = None  # None: now
 
 
-class ReservationOperations:
+class ReservationOperations(AccountOperations):
     """Over the accounts and the fleet that this gateway serves; `speed` is that of its slots."""
 
     def __init__(
@@ -68,11 +69,9 @@ class ReservationOperations:
         speed: Speed,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._accounts = accounts
-        self._names = names
+        super().__init__(accounts, names, wall_clock)
         self._fleet = fleet
         self._speed = speed
-        self._now = wall_clock
 
     def routes(self) -> Routes:
         return {
